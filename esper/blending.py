@@ -1,0 +1,140 @@
+"""How a seed module's output enters the host's feature, and the curves along which alpha moves.
+
+Axis legend: B = samples, C = channels, H, W = space.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from esper.actions import BlendAlgorithm
+
+SIGMOID_STEEPNESS: tuple[float, float, float] = (6.0, 12.0, 24.0)
+"""Of SIGMOID_GENTLE, SIGMOID and SIGMOID_SHARP."""
+
+GATE_BIAS_AT_BIRTH = 2.0
+
+
+def _sigmoid_ramp(progress: Tensor, steepness: float) -> Tensor:
+    # sigmoid(k (p - 1/2)), moved and stretched so that it runs from 0 to 1; the tanh form has no cancellation.
+    return 0.5 * (1.0 + torch.tanh(steepness / 2 * (progress - 0.5)) / math.tanh(steepness / 4))
+
+
+def curve(progress: Tensor, curve: Tensor) -> Tensor:
+    """Share of an alpha ramp that is done.
+
+    Args:
+        progress: ``float [...]``, elapsed / duration in [0, 1].
+        curve: ``int64 [...]``, indices of :class:`~esper.actions.AlphaCurve`, same shape.
+
+    Returns:
+        ``float [...]``, exactly 0 where progress is 0 and exactly 1 where it is 1; non-decreasing in progress.
+    """
+    shapes = torch.stack(
+        (
+            progress,
+            0.5 * (1.0 - torch.cos(math.pi * progress)),
+            *(_sigmoid_ramp(progress, steepness) for steepness in SIGMOID_STEEPNESS),
+        ),
+        dim=-1,
+    )
+    value = shapes.gather(-1, curve.unsqueeze(-1)).squeeze(-1)
+    # Rounding must not leave a finished ramp a hair short of its target, or an empty one above 0.
+    value = torch.where(progress <= 0, torch.zeros_like(value), value)
+    return torch.where(progress >= 1, torch.ones_like(value), value)
+
+
+def delta(x: Tensor, s: Tensor, algorithm: BlendAlgorithm, gate: Tensor | None = None) -> Tensor:
+    """What full alpha adds to the host feature; zero where the module is the identity.
+
+    * ADD: s - x
+    * MULTIPLY: x tanh(s - x)
+    * GATE: g (s - x)
+
+    Args:
+        x: ``float [..., B, C, H, W]``, the host feature.
+        s: the module's output, same shape.
+        algorithm: which formula.
+        gate: ``float [..., B, C, 1, 1]`` in [0, 1]; for GATE only.
+
+    Raises:
+        ValueError: GATE without a gate, or a gate with another algorithm.
+    """
+    _check_gate(algorithm, gate is not None)
+    change = s - x
+    if algorithm is BlendAlgorithm.MULTIPLY:
+        return x * torch.tanh(change)
+    return change if gate is None else gate * change
+
+
+def blend(x: Tensor, s: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm, gate: Tensor | None = None) -> Tensor:
+    """Host feature with a seed module's output blended in: x + alpha * delta.
+
+    Exactly x at alpha 0 (if s is finite) and wherever s equals x; s to rounding under ADD at alpha 1.
+
+    Args:
+        x, s, algorithm, gate: as for :func:`delta`.
+        alpha: a number, or a tensor that broadcasts against ``x``.
+
+    Raises:
+        ValueError: as :func:`delta`.
+    """
+    return x + alpha * delta(x, s, algorithm, gate)
+
+
+def _check_gate(algorithm: BlendAlgorithm, has_gate: bool) -> None:
+    if has_gate != (algorithm is BlendAlgorithm.GATE):
+        given = "with a gate" if has_gate else "without a gate"
+        raise ValueError(f"the GATE algorithm needs a gate and no other takes one; got {algorithm.name} {given}")
+
+
+class Gate(nn.Module):
+    """Per-sample, per-channel gate of the GATE algorithm: sigmoid(weight * mean over space + bias).
+
+    ``[B, C, H, W] -> [B, C, 1, 1]``. At birth it is open to sigmoid(2) = 0.88 for every input.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(channels, 1, 1))
+        self.bias = nn.Parameter(torch.full((channels, 1, 1), GATE_BIAS_AT_BIRTH))
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Return to the state at birth; draws nothing."""
+        self.weight.zero_()
+        self.bias.fill_(GATE_BIAS_AT_BIRTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.weight * x.mean((2, 3), keepdim=True) + self.bias)
+
+
+class BlendedModule(nn.Module):
+    """A seed module with its blend at a fixed alpha: what a grown network holds at a slot.
+
+    ``[B, C, H, W] -> [B, C, H, W]``. ``alpha`` is a buffer, so that it is saved with the network.
+
+    Raises:
+        ValueError: alpha outside [0, 1], GATE without a gate, or a gate with another algorithm.
+    """
+
+    alpha: Tensor
+
+    def __init__(
+        self, body: nn.Module, algorithm: BlendAlgorithm, gate: Gate | None = None, alpha: float = 1.0
+    ) -> None:
+        super().__init__()
+        _check_gate(algorithm, gate is not None)
+        if not 0.0 <= alpha <= 1.0:
+            raise ValueError(f"alpha={alpha} is outside [0, 1]")
+        self.body = body
+        self.algorithm = algorithm
+        self.gate = gate
+        self.register_buffer("alpha", torch.tensor(alpha))
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = None if self.gate is None else self.gate(x)
+        return blend(x, self.body(x), self.alpha, self.algorithm, gate)

@@ -1,0 +1,15 @@
+"""Blueprints: kinds of seed module, one registry per host family.
+
+Adding one is a module with a builder and a line in the family's table; users call :func:`register` from their own
+package.
+"""
+
+from __future__ import annotations
+
+from esper.blueprints import cnn
+from esper.blueprints.registry import BLUEPRINTS, blueprint_ids, build_blueprint, compatible, register
+
+for _blueprint_id, _builder in cnn.BUILDERS.items():
+    register("cnn", _blueprint_id, _builder)
+
+__all__ = ["BLUEPRINTS", "blueprint_ids", "build_blueprint", "compatible", "register"]

@@ -1,0 +1,90 @@
+"""Which blueprints each host family has.
+
+A builder takes the number of channels at a place and returns a module that keeps the shape of its input, is the
+identity at birth, and is traceable by ``torch.fx``. It raises ``ValueError`` for a width that it cannot serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from esper.actions import BLUEPRINT_IDS
+
+Builder = Callable[[int], nn.Module]
+
+BLUEPRINTS: dict[str, dict[str, Builder]] = {}
+"""Host family to blueprint id to builder. Change it through :func:`register`."""
+
+_PROBE_SIZE = 4
+_CUSTOM_IDS: list[str] = []
+
+
+def register(family: str, blueprint_id: str, builder: Builder) -> None:
+    """Offer a blueprint to a host family. A new id gets the next free index of the blueprint head.
+
+    Raises:
+        ValueError: the family already has another builder under that id.
+    """
+    known = BLUEPRINTS.setdefault(family, {})
+    if known.get(blueprint_id, builder) is not builder:
+        raise ValueError(f"{family} hosts already have a blueprint {blueprint_id!r}; choose another id")
+    known[blueprint_id] = builder
+    if blueprint_id not in BLUEPRINT_IDS and blueprint_id not in _CUSTOM_IDS:
+        _CUSTOM_IDS.append(blueprint_id)
+
+
+def blueprint_ids() -> tuple[str, ...]:
+    """All blueprint ids in index order: the built-in ones, then users' own in order of registration."""
+    return (*BLUEPRINT_IDS, *_CUSTOM_IDS)
+
+
+def build_blueprint(family: str, blueprint_id: str, channels: int) -> nn.Module:
+    """Build a seed module for a place with ``channels`` channels.
+
+    Parameters still have to be initialised from a generator: :func:`esper.hosts.init.reset_parameters`.
+
+    Raises:
+        ValueError: unknown family or id, or a width that the blueprint cannot serve.
+    """
+    return _builders(family, blueprint_id)[blueprint_id](channels)
+
+
+def _builders(family: str, blueprint_id: str | None = None) -> dict[str, Builder]:
+    if family not in BLUEPRINTS:
+        raise ValueError(f"no blueprints for host family {family!r}; known families: {', '.join(sorted(BLUEPRINTS))}")
+    known = BLUEPRINTS[family]
+    if blueprint_id is not None and blueprint_id not in known:
+        raise ValueError(f"unknown blueprint {blueprint_id!r} for {family} hosts; known: {', '.join(known)}")
+    return known
+
+
+def compatible(family: str, channels: Sequence[int]) -> Tensor:
+    """Which blueprints fit which places: registered for the family, serves the width, keeps the shape.
+
+    Args:
+        family: host family.
+        channels: width of each slot's place, in slot order.
+
+    Returns:
+        ``bool [S, B]``, B in the order of :func:`blueprint_ids`.
+
+    Raises:
+        ValueError: unknown family.
+    """
+    known = _builders(family)
+    rows = [[name in known and _fits(known[name], width) for name in blueprint_ids()] for width in channels]
+    return torch.tensor(rows, dtype=torch.bool).reshape(len(channels), len(blueprint_ids()))
+
+
+def _fits(builder: Builder, channels: int) -> bool:
+    """Shape probe on the meta device: allocates and computes nothing, draws no random numbers."""
+    with torch.device("meta"):
+        try:
+            module = builder(channels)
+        except ValueError:
+            return False
+        probe = torch.empty(2, channels, _PROBE_SIZE, _PROBE_SIZE)
+        return bool(module(probe).shape == probe.shape)

@@ -1,0 +1,40 @@
+"""What all blueprints share: a residual branch whose last factor is a scale that starts at zero."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    """x + scale * body(x), with one scale per channel, zero at birth.
+
+    ``[B, C, H, W] -> [B, C, H, W]``. The zero is the *last* factor: nothing that saturates follows it, so the module is
+    the identity at birth and yet its scale has a gradient. A zero before a normalisation or a ReLU would be dead for
+    ever.
+    """
+
+    def __init__(self, channels: int, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.scale = nn.Parameter(torch.zeros(channels, 1, 1))
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Return the scale to zero; draws nothing."""
+        self.scale.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        change: Tensor = self.scale * self.body(x)
+        return x + change
+
+
+def norm_groups(channels: int) -> int:
+    """Groups of a blueprint's GroupNorm: 2 for an even number of channels from 4 on, otherwise 1."""
+    return 2 if channels >= 4 and channels % 2 == 0 else 1
+
+
+def conv_norm(in_channels: int, out_channels: int, kernel_size: int, groups: int = 1) -> list[nn.Module]:
+    """Convolution without bias that keeps the map's size, and its GroupNorm."""
+    conv = nn.Conv2d(in_channels, out_channels, kernel_size, padding=kernel_size // 2, groups=groups, bias=False)
+    return [conv, nn.GroupNorm(norm_groups(out_channels), out_channels)]

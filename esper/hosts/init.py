@@ -1,0 +1,53 @@
+"""Deterministic initialisation of hosts and seed modules from an explicit generator."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+
+@runtime_checkable
+class Initialisable(Protocol):
+    """A module that knows its own parameters' values at birth (a gate, a residual scale, a user's layer)."""
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Set the module's own parameters, not its children's."""
+
+
+def _uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
+    # Drawn in float32 on the generator's device, so that a float64 or a CUDA copy starts from the same numbers.
+    values = torch.empty(parameter.shape, dtype=torch.float32, device=generator.device)
+    parameter.copy_(values.uniform_(-bound, bound, generator=generator))
+
+
+@torch.no_grad()
+def reset_parameters(module: nn.Module, generator: torch.Generator) -> None:
+    """Initialise every parameter of a module in place, from ``generator`` alone.
+
+    Convolutions and linear layers: uniform in +-1/sqrt(fan_in), weights and biases (torch's default, He et al. 2015
+    with a = sqrt 5). GroupNorm: 1 and 0. Modules with an ``initialise`` method: what it says. dtype and device of the
+    parameters are kept.
+
+    Raises:
+        ValueError: a submodule owns parameters of which none of the above says how to initialise them.
+    """
+    for name, child in module.named_modules():
+        if isinstance(child, Initialisable):
+            child.initialise(generator)
+        elif isinstance(child, nn.Conv2d | nn.Linear):
+            bound = 1.0 / math.sqrt(child.weight[0].numel())
+            _uniform(child.weight, bound, generator)
+            if child.bias is not None:
+                _uniform(child.bias, bound, generator)
+        elif isinstance(child, nn.GroupNorm):
+            if child.affine:
+                child.weight.fill_(1.0)
+                child.bias.zero_()
+        elif any(True for _ in child.parameters(recurse=False)):
+            raise ValueError(
+                f"don't know how to initialise {type(child).__name__} (at {name or 'the top'!r}): "
+                "give it a method initialise(generator)"
+            )
