@@ -1,0 +1,217 @@
+"""The run folder: what a run leaves behind, and the state it is in.
+
+* ``config.yaml``: the effective configuration.
+* ``metrics.jsonl``: one line per iteration; ``events.jsonl``: lifecycle, gates, anomalies.
+* ``status.json``: running, finished, failed with a traceback, or preempted.
+* ``result.json``: scores and provenance; ``checkpoints/``; ``plots/``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esper.telemetry.records import json_safe
+
+PACKAGES = ("esper", "torch", "numpy", "hydra-core", "omegaconf", "scikit-learn", "matplotlib", "rich")
+
+
+class RunState(StrEnum):
+    """How far a run got."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    PREEMPTED = "preempted"
+
+
+class RunFolderError(ValueError):
+    """A run folder cannot be used. The message names the path and what to do."""
+
+
+def final_state(error: BaseException | None) -> RunState:
+    """The state of a run that ended with this exception, or with none. An interrupt is a preemption."""
+    if error is None:
+        return RunState.FINISHED
+    return RunState.PREEMPTED if isinstance(error, KeyboardInterrupt) else RunState.FAILED
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path | str, config_yaml: str) -> RunFolder:
+        """Claim a folder for a new run and save its configuration there.
+
+        A folder that exists is fine (Hydra makes it beforehand) as long as no run is in it.
+
+        Raises:
+            RunFolderError: the folder already holds a run, or cannot be made or written.
+        """
+        folder = cls(Path(path))
+        leftovers: list[str] = []
+        try:
+            leftovers = [path.name for path in (folder.metrics, folder.status_file, folder.result) if path.exists()]
+            if leftovers:
+                raise FileExistsError
+            folder.checkpoints.mkdir(parents=True, exist_ok=True)
+            folder.plots.mkdir(exist_ok=True)
+            # "x" fails if the file is there, so that of two runs started at once on one folder only one goes on.
+            with folder.config.open("x", encoding="utf-8") as file:
+                file.write(config_yaml)
+        except OSError as error:
+            if isinstance(error, FileExistsError) and folder.path.is_dir():
+                found = ", ".join(leftovers) or folder.config.name
+                raise RunFolderError(
+                    f"run folder {folder.path} already holds a run ({found}): choose another folder or remove it"
+                ) from None
+            raise RunFolderError(
+                f"run folder {folder.path} cannot be written ({error.strerror or error}): "
+                "choose a folder where you may write"
+            ) from None
+        return folder
+
+    @property
+    def config(self) -> Path:
+        """Effective configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """One line per iteration."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """One line per event."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def plots(self) -> Path:
+        """Folder of PNGs."""
+        return self.path / "plots"
+
+    @property
+    def result(self) -> Path:
+        """Scores and provenance, there once the run has finished."""
+        return self.path / "result.json"
+
+    @property
+    def status_file(self) -> Path:
+        """State of the run."""
+        return self.path / "status.json"
+
+    def status(self, state: RunState | str, **extra: object) -> None:
+        """Write ``status.json`` atomically: the state, the time (UTC), the process, and ``extra``."""
+        record = {
+            "state": str(RunState(state)),
+            "updated": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": platform.node(),
+            "pid": os.getpid(),
+            **extra,
+        }
+        write_atomic(self.status_file, _pretty(record))
+
+    def write_result(self, result: Mapping[str, object]) -> None:
+        """Write ``result.json`` atomically; NaN and infinities become ``null``."""
+        write_atomic(self.result, _pretty(result))
+
+
+def _pretty(record: Mapping[str, object]) -> str:
+    return json.dumps(json_safe(record), indent=2, allow_nan=False) + "\n"
+
+
+@contextlib.contextmanager
+def run_status(folder: RunFolder) -> Iterator[RunFolder]:
+    """Keep ``status.json`` right around a run: running, then finished, failed with a traceback, or preempted."""
+    folder.status(RunState.RUNNING)
+    try:
+        yield folder
+    except BaseException as error:
+        state = final_state(error)
+        extra = {"traceback": traceback.format_exc()} if state is RunState.FAILED else {}
+        try:
+            folder.status(state, **extra)
+        except OSError as unwritten:  # the first error is the one to report
+            error.add_note(f"status.json could not be written either ({unwritten})")
+        raise
+    folder.status(RunState.FINISHED)
+
+
+def environment_info(device: str = "cpu") -> dict[str, Any]:
+    """Where a result comes from: commit, versions, platform, device, threads.
+
+    ``git_sha`` and ``git_dirty`` are ``None`` when this package is not tracked by a git checkout; a version is
+    ``None`` when the package is not installed.
+    """
+    sha, dirty = _git_state()
+    return {
+        "git_sha": sha,
+        "git_dirty": dirty,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "platform": platform.platform(),
+        "device": device,
+        "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
+        "num_threads": torch.get_num_threads(),
+        "num_cpus": os.cpu_count(),
+        "command": sys.argv,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_state() -> tuple[str | None, bool | None]:
+    # A wheel inside somebody else's checkout must not report their commit: this very file has to be tracked.
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None, None
+    sha, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
+    return sha, None if changes is None else changes != ""
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,1 @@
+"""Telemetry: typed events, one hub, loggers, summaries and plots."""

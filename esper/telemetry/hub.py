@@ -1,0 +1,108 @@
+"""The hub: one place to emit to, any number of loggers behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from esper.runs import final_state
+from esper.telemetry.events import Event, Level
+from esper.telemetry.records import Metrics
+
+
+class Logger(Protocol):
+    """Where telemetry goes: a file, a terminal, a service.
+
+    A logger must not slow the loop: it buffers in :meth:`event` and writes at most once per iteration, in
+    :meth:`metrics`.
+    """
+
+    @property
+    def name(self) -> str:
+        """What a warning about this logger calls it."""
+
+    def event(self, event: Event) -> None:
+        """Take one event. Only events at or below the hub's level arrive."""
+
+    def metrics(self, iteration: int, metrics: Metrics) -> None:
+        """Take the metrics of one iteration, and write what was buffered."""
+
+    def stage(self, message: str, done: int, total: int) -> None:
+        """Take note of a long preparation: ``done`` of ``total`` parts of ``message``."""
+
+    def close(self, status: str) -> None:
+        """Write what is left and let go of files and threads. ``status`` is the state in which the run ends."""
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+class TelemetryHub:
+    """Passes events and metrics to loggers. A logger that fails is reported once and dropped; the others go on.
+
+    As a context manager it closes its loggers however the block ends.
+
+    Args:
+        loggers: where to pass them on to, in this order.
+        level: what is kept of events; metrics are always passed on.
+        warn: how to report a dropped logger.
+    """
+
+    def __init__(
+        self, loggers: Sequence[Logger], level: Level = Level.normal, *, warn: Callable[[str], None] = _warn
+    ) -> None:
+        self.level = level
+        self._loggers = list(loggers)
+        self._warn = warn
+
+    def wants(self, event_type: type[Event]) -> bool:
+        """Whether events of this type are kept. Ask before building events in a hot loop."""
+        return event_type.level <= self.level
+
+    def emit(self, event: Event) -> None:
+        """Pass on one event if the level keeps it."""
+        if self.wants(type(event)):
+            self._each(lambda logger: logger.event(event))
+
+    def log_metrics(self, iteration: int, metrics: Metrics) -> None:
+        """Pass on the metrics of one iteration, counted from 1.
+
+        Raises:
+            TypeError: a value is neither a number nor ``None``; a tensor here would hide a device sync.
+        """
+        for key, value in metrics.items():
+            if value is not None and not isinstance(value, int | float):
+                raise TypeError(f"metric {key!r} must be a number or None, not {type(value).__name__}")
+        self._each(lambda logger: logger.metrics(iteration, metrics))
+
+    def stage(self, message: str, done: int, total: int) -> None:
+        """Tell how far a long preparation is: ``hub.stage("never-grown twins", 12, 64)``."""
+        self._each(lambda logger: logger.stage(message, done, total))
+
+    def close(self, status: str) -> None:
+        """Close all loggers. Further calls do nothing."""
+        self._each(lambda logger: logger.close(status))
+        self._loggers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(final_state(error))
+
+    def _each(self, call: Callable[[Logger], None]) -> None:
+        for logger in tuple(self._loggers):
+            try:
+                call(logger)
+            # Whatever goes wrong in a logger (a full disk, a closed pipe, a lost network) costs only that logger.
+            except Exception as error:
+                self._loggers.remove(logger)
+                self._warn(f"logger {logger.name} failed and is dropped ({type(error).__name__}: {error})")
+                with contextlib.suppress(Exception):
+                    logger.close("failed")

@@ -1,0 +1,74 @@
+"""File loggers: one JSON object per line, keys sorted, written once per iteration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from esper.telemetry.events import Event, to_record
+from esper.telemetry.records import Metrics, json_safe
+
+BUFFER_BYTES = 1 << 20
+
+
+class _Lines:
+    """A file of JSON lines, buffered in memory until flushed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=BUFFER_BYTES)
+
+    def add(self, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MetricsJsonl:
+    """``metrics.jsonl``: one line per iteration, ``iteration`` first, then metrics sorted by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._lines = _Lines(path)
+
+    def event(self, event: Event) -> None:
+        """Events have a file of their own."""
+
+    def metrics(self, iteration: int, metrics: Metrics) -> None:
+        """Append one line; what was not measured, or is not finite, is ``null``."""
+        self._lines.add({"iteration": iteration, **json_safe(dict(sorted(metrics.items())))})
+        self._lines.flush()
+
+    def stage(self, message: str, done: int, total: int) -> None:
+        """Preparations are not recorded."""
+
+    def close(self, status: str) -> None:
+        """Close the file."""
+        self._lines.close()
+
+
+class EventsJsonl:
+    """``events.jsonl``: one line per event, in the order of emission."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._lines = _Lines(path)
+
+    def event(self, event: Event) -> None:
+        """Buffer one line."""
+        self._lines.add(to_record(event))
+
+    def metrics(self, iteration: int, metrics: Metrics) -> None:
+        """Write the events of this iteration."""
+        self._lines.flush()
+
+    def stage(self, message: str, done: int, total: int) -> None:
+        """Preparations are not recorded."""
+
+    def close(self, status: str) -> None:
+        """Write what is left and close the file."""
+        self._lines.close()
