@@ -1,0 +1,205 @@
+"""Storage of one rollout.
+
+Axis legend: E = environments, T = steps, D = features, S = slots, B = blueprints, H = LSTM width, n = some of E.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper.actions import NUM_HEADS, NUM_OPS, ActionMasks
+from esper.policy.network import ActResult, Hidden
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutBatch:
+    """Whole environments x full time, or the storage of all of them.
+
+    Attributes:
+        features: ``float32 [n, T, D]``, normalised.
+        blueprint_index: ``int64 [n, T, S]``.
+        masks: leading shape ``[n, T]``.
+        actions: ``int64 [n, T, 8]``.
+        log_prob: ``float32 [n, T, 8]``.
+        value: ``float32 [n, T]``, V(s_t) under the rollout's policy.
+        q: ``float32 [n, T]``, Q(s_t, o_t), or V(s_t) with the state critic: what the critic head said.
+        reward: ``float32 [n, T]``.
+        terminated: ``bool [n, T]``.
+        truncated: ``bool [n, T]``.
+        bootstrap_value: ``float32 [n, T]``, V of the true next state where truncated and at the last step.
+        hidden: LSTM state before the first step, each ``[n, H]``.
+    """
+
+    features: Tensor
+    blueprint_index: Tensor
+    masks: ActionMasks
+    actions: Tensor
+    log_prob: Tensor
+    value: Tensor
+    q: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    bootstrap_value: Tensor
+    hidden: Hidden
+
+    @property
+    def ends(self) -> Tensor:
+        """``bool [n, T]``: the episode ended with this step."""
+        return self.terminated | self.truncated
+
+    @property
+    def num_legal_ops(self) -> Tensor:
+        """``int64 [n, T]``."""
+        return self.masks.op.sum(-1)
+
+    def __getitem__(self, envs: Tensor) -> RolloutBatch:
+        """The rollout of some environments, ``envs: int64 [n]``."""
+        return RolloutBatch(
+            features=self.features[envs],
+            blueprint_index=self.blueprint_index[envs],
+            masks=self.masks[envs],
+            actions=self.actions[envs],
+            log_prob=self.log_prob[envs],
+            value=self.value[envs],
+            q=self.q[envs],
+            reward=self.reward[envs],
+            terminated=self.terminated[envs],
+            truncated=self.truncated[envs],
+            bootstrap_value=self.bootstrap_value[envs],
+            hidden=(self.hidden[0][envs], self.hidden[1][envs]),
+        )
+
+
+class RolloutBuffer:
+    """Preallocated storage, filled step by step: :meth:`start`, then T times :meth:`add`, then :attr:`data`.
+
+    Args:
+        num_envs: E.
+        num_steps: T.
+        num_features: D.
+        num_slots: S.
+        num_blueprints: B.
+        lstm_dim: H.
+        device: where everything is stored.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        num_steps: int,
+        num_features: int,
+        num_slots: int,
+        num_blueprints: int,
+        lstm_dim: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(num_envs, num_steps, *shape, dtype=dtype, device=device)
+
+        self.num_envs, self.num_steps = num_envs, num_steps
+        self._cursor = 0
+        self._data = RolloutBatch(
+            features=zeros(num_features),
+            blueprint_index=zeros(num_slots, dtype=torch.int64),
+            masks=ActionMasks(
+                op=zeros(NUM_OPS, dtype=torch.bool),
+                slot=zeros(NUM_OPS, num_slots, dtype=torch.bool),
+                blueprint=zeros(num_slots, num_blueprints, dtype=torch.bool),
+                alpha=zeros(num_slots),
+            ),
+            actions=zeros(NUM_HEADS, dtype=torch.int64),
+            log_prob=zeros(NUM_HEADS),
+            value=zeros(),
+            q=zeros(),
+            reward=zeros(),
+            terminated=zeros(dtype=torch.bool),
+            truncated=zeros(dtype=torch.bool),
+            bootstrap_value=zeros(),
+            hidden=(torch.zeros(num_envs, lstm_dim, device=device), torch.zeros(num_envs, lstm_dim, device=device)),
+        )
+
+    @property
+    def full(self) -> bool:
+        """Whether all T steps are there."""
+        return self._cursor == self.num_steps
+
+    @property
+    def data(self) -> RolloutBatch:
+        """The whole rollout; views of the storage, which the next rollout overwrites."""
+        assert self.full, f"the rollout has {self._cursor} of {self.num_steps} steps"
+        return self._data
+
+    def start(self, hidden: Hidden) -> None:
+        """Begin a rollout with the LSTM state before its first step."""
+        for stored, given in zip(self._data.hidden, hidden, strict=True):
+            stored.copy_(given)
+        self._cursor = 0
+
+    def add(
+        self,
+        *,
+        features: Tensor,
+        blueprint_index: Tensor,
+        masks: ActionMasks,
+        act: ActResult,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        bootstrap_value: Tensor | None = None,
+    ) -> None:
+        """Store one step of all environments.
+
+        Args:
+            features: ``float32 [E, D]``, normalised, as the policy saw them.
+            blueprint_index: ``int64 [E, S]``.
+            masks: as the policy saw them.
+            act: what the policy answered.
+            reward: ``float [E]``, scaled.
+            terminated: ``bool [E]``.
+            truncated: ``bool [E]``.
+            bootstrap_value: ``float [E]``, V of the true next state; needed where truncated and at the last step.
+        """
+        step, data = self._cursor, self._data
+        assert step < self.num_steps, "the rollout is full: start() a new one"
+        assert bootstrap_value is not None or step + 1 < self.num_steps, "the last step needs a bootstrap value"
+        pairs = (
+            (data.features, features),
+            (data.blueprint_index, blueprint_index),
+            (data.masks.op, masks.op),
+            (data.masks.slot, masks.slot),
+            (data.masks.blueprint, masks.blueprint),
+            (data.masks.alpha, masks.alpha),
+            (data.actions, act.actions),
+            (data.log_prob, act.log_prob),
+            (data.value, act.value),
+            (data.q, act.q),
+            (data.reward, reward),
+            (data.terminated, terminated),
+            (data.truncated, truncated),
+            (data.bootstrap_value, torch.zeros_like(act.value) if bootstrap_value is None else bootstrap_value),
+        )
+        for stored, given in pairs:
+            stored[:, step] = given.detach()
+        self._cursor += 1
+
+    def minibatches(self, num_minibatches: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """A random partition of the environments.
+
+        Args:
+            num_minibatches: parts, whose sizes differ by at most one.
+            generator: on the CPU, so that every device draws the same order.
+
+        Returns:
+            Environment indices ``int64 [n]`` per part.
+
+        Raises:
+            ValueError: more minibatches than environments.
+        """
+        if num_minibatches > self.num_envs:
+            raise ValueError(f"num_minibatches={num_minibatches} is above the number of environments, {self.num_envs}")
+        order = torch.randperm(self.num_envs, generator=generator)
+        return order.to(self._data.reward.device).tensor_split(num_minibatches)

@@ -1,0 +1,139 @@
+"""The terms of the PPO loss, as sums, so that a global count can be the denominator.
+
+Axis legend: ... = environments x steps, 8 = heads, K = ratios per step (1 joint, or one per head).
+
+A *choice step* is one with more than one legal op. Surrogate, KL, entropy bonus and advantage statistics count choice
+steps only: a forced WAIT carries no information about the policy. The value loss counts every step.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+RATIOS = ("joint", "per_head")
+
+
+def advantage_moments(advantages: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
+    """Count and sum over choice steps, ``float64 []`` each: what ranks add up to know the mean."""
+    return choice.sum().double(), advantages.double().masked_fill(~choice, 0).sum()
+
+
+def squared_deviation(advantages: Tensor, choice: Tensor, mean: Tensor) -> Tensor:
+    """Sum of squared deviations from the global mean over choice steps, ``float64 []``."""
+    return (advantages.double() - mean).masked_fill(~choice, 0).square().sum()
+
+
+def standardise(advantages: Tensor, count: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    """(A - mean) / (unbiased standard deviation + 1e-8); unchanged for a count below 2.
+
+    Args:
+        advantages: ``float [...]``.
+        count: ``float64 []``, choice steps.
+        mean: ``float64 []``.
+        deviation: ``float64 []``, sum of squared deviations.
+    """
+    scale = (deviation / (count - 1).clamp(min=1)).sqrt() + 1e-8
+    return torch.where(count >= 2, (advantages.double() - mean) / scale, advantages.double()).to(advantages.dtype)
+
+
+def normalise_advantages(advantages: Tensor, choice: Tensor) -> Tensor:
+    """Advantages with mean 0 and deviation 1 over the choice steps of the whole batch.
+
+    Args:
+        advantages: ``float [...]``.
+        choice: ``bool [...]``, more than one op was legal.
+    """
+    count, total = advantage_moments(advantages, choice)
+    mean = total / count.clamp(min=1)
+    return standardise(advantages, count, mean, squared_deviation(advantages, choice, mean))
+
+
+def log_ratios(new: Tensor, old: Tensor, kind: str) -> Tensor:
+    """log pi_new - log pi_old, joint over the relevant heads or for each.
+
+    Args:
+        new: ``float [..., 8]``, exactly 0 in heads that do not matter.
+        old: ``float [..., 8]``, likewise.
+        kind: ``"joint"`` or ``"per_head"``.
+
+    Returns:
+        ``float [..., K]``.
+
+    Raises:
+        ValueError: unknown kind.
+    """
+    if kind not in RATIOS:
+        raise ValueError(f"ratio '{kind}' is unknown; choose one of {', '.join(RATIOS)}")
+    difference = new - old
+    return difference.sum(-1, keepdim=True) if kind == "joint" else difference
+
+
+def surrogate(log_ratio: Tensor, advantages: Tensor, weights: Tensor, clip_coef: float) -> tuple[Tensor, Tensor]:
+    """Clipped surrogate loss (Schulman et al. 2017), summed.
+
+    Args:
+        log_ratio: ``float [..., K]``.
+        advantages: ``float [...]``.
+        weights: ``bool [..., K]``, ratios that count: choice steps, and with a ratio per head its relevant steps.
+        clip_coef: half-width of the trusted interval around ratio 1.
+
+    Returns:
+        Sum of -min(r A, clip(r) A) over weighted ratios, and the share of them outside the interval (0 if none).
+    """
+    ratio = log_ratio.exp()
+    gain = advantages.unsqueeze(-1)
+    loss = torch.max(-gain * ratio, -gain * ratio.clamp(1 - clip_coef, 1 + clip_coef))
+    outside = (((ratio - 1).abs() > clip_coef) & weights).sum()
+    return torch.where(weights, loss, 0).sum(), outside / weights.sum().clamp(min=1)
+
+
+def kl_terms(log_ratio: Tensor) -> Tensor:
+    """exp(r) - 1 - r of joint log-ratios, whose mean estimates KL(old || new) (Schulman 2020). Never negative."""
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def value_loss(new: Tensor, old: Tensor, returns: Tensor, clip: float | None) -> Tensor:
+    """Half the squared error, summed over all steps.
+
+    Args:
+        new: ``float [...]``, critic's values with gradient.
+        old: ``float [...]``, what the critic said in the rollout.
+        returns: ``float [...]``.
+        clip: farthest that a value's move from ``old`` counts as progress; ``None`` for the plain error.
+    """
+    error = (new - returns).square()
+    if clip is not None:
+        error = torch.max(error, (old + (new - old).clamp(-clip, clip) - returns).square())
+    return 0.5 * error.sum()
+
+
+def entropy_bonus(entropy: Tensor, multipliers: Tensor, choice: Tensor) -> Tensor:
+    """Entropy of all heads times their multipliers, summed over choice steps.
+
+    To be divided by the number of choice steps, like the surrogate: dividing a rare head's entropy by its own steps
+    would multiply its temperature by the inverse of its share and keep it uniform.
+
+    Args:
+        entropy: ``float [..., 8]``, exactly 0 in heads that do not matter.
+        multipliers: ``float [8]``.
+        choice: ``bool [...]``.
+    """
+    return torch.where(choice, (entropy * multipliers).sum(-1), 0).sum()
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float | None:
+    """1 - Var(returns - values) / Var(returns) of two ``[n]``; ``None`` for none, or where returns do not vary."""
+    if returns.numel() == 0 or bool(returns.max() == returns.min()):
+        return None
+    returns = returns.double()
+    return 1 - float((returns - values.double()).var(correction=0) / returns.var(correction=0))
+
+
+def linear_schedule(update: int, start: float, final: float, num_updates: int) -> float:
+    """From ``start`` at update 0 to ``final`` at update ``num_updates`` and after, by a straight line.
+
+    The length is a number of updates, so that a longer run continues a shorter one.
+    """
+    progress = min(update / num_updates, 1.0) if num_updates > 0 else 1.0
+    return start + (final - start) * progress
