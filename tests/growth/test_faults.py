@@ -1,0 +1,113 @@
+"""Host families: masks over one shape; what is masked is not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from esper.hosts import (
+    Place,
+    SegmentedHost,
+    apply_fault_mask,
+    build_host,
+    check_fault,
+    fault_mask,
+    num_live_parameters,
+    reset_parameters,
+)
+from esper.rng import generator
+
+
+def digits_host() -> SegmentedHost:
+    host = build_host(
+        "cnn",
+        in_channels=1,
+        image_size=8,
+        num_classes=10,
+        widths=(8, 8, 8),
+        kernel_sizes=(3, 3, 3),
+        strides=(2, 1, 1),
+        pools=(False, True, False),
+    )
+    reset_parameters(host, generator("host"))
+    return host
+
+
+@pytest.mark.parametrize(
+    ("fault", "count"),
+    [
+        ("intact", 1362),  # 72 + 576 + 576 + 3·16 + 90
+        ("centre_tap_12", 338),  # 72 + 64 + 64 + 48 + 90
+        ("centre_tap_all", 274),  # 8 + 64 + 64 + 48 + 90
+        ("starved_0", 1362 - 6 * (9 + 2)),
+        ("starved_1", 1362 - 6 * (72 + 2)),
+        ("starved_2", 1362 - 6 * (72 + 2)),
+    ],
+)
+def test_live_parameters(fault: str, count: int) -> None:
+    host = digits_host()
+    mask = fault_mask(host, fault)
+    assert [(name, value.shape) for name, value in mask.items()] == [
+        (name, value.shape) for name, value in host.named_host_parameters()
+    ]
+    assert all(value.dtype == torch.bool for value in mask.values())
+    assert num_live_parameters(mask) == count
+
+
+def test_a_starved_block_gives_only_its_first_channels() -> None:
+    host = digits_host()
+    apply_fault_mask(host, fault_mask(host, "starved_1", alive_channels=3))
+    feature = host.forward_to("r0c1", torch.randn(20, 1, 8, 8))
+    assert (feature.abs().amax((0, 2, 3)) > 0).tolist() == [True] * 3 + [False] * 5
+
+
+def test_centre_tap_blocks_mix_no_pixels() -> None:
+    """Behind block 0, whose kernel is whole, a pixel reaches only its own place."""
+    host = digits_host()
+    apply_fault_mask(host, fault_mask(host, "centre_tap_12"))
+    weight = host.state_dict()["segments.1.conv1.weight"]
+    x = torch.randn(1, 8, 4, 4)
+    torch.testing.assert_close(
+        nn.functional.conv2d(x, weight, padding=1), nn.functional.conv2d(x, weight[..., 1:2, 1:2])
+    )
+    assert host.state_dict()["segments.0.conv0.weight"].count_nonzero() == 72
+
+
+def test_an_intact_mask_changes_nothing() -> None:
+    host, x = digits_host(), torch.randn(3, 1, 8, 8)
+    before = host(x)
+    apply_fault_mask(host, fault_mask(host, "intact"))
+    assert torch.equal(host(x), before)
+
+
+def test_attached_modules_are_not_masked() -> None:
+    host = digits_host()
+    host.attach("r0c0", nn.Conv2d(8, 8, 3, padding=1))
+    assert num_live_parameters(fault_mask(host, "intact")) == 1362
+
+
+@pytest.mark.parametrize("fault", ["", "starved", "starved_x", "centre_tap", "centre_tap_", "Intact", "few_classes"])
+def test_an_unknown_fault_lists_the_forms(fault: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown host fault.*intact, starved_<block>, centre_tap_all"):
+        fault_mask(digits_host(), fault)
+
+
+@pytest.mark.parametrize("fault", ["starved_3", "centre_tap_13"])
+def test_a_block_that_is_not_there_is_refused(fault: str) -> None:
+    with pytest.raises(ValueError, match="names block 3; the host has blocks 0 to 2"):
+        check_fault(fault, 3)
+
+
+@pytest.mark.parametrize("alive", [0, 9])
+def test_alive_channels_must_fit_the_width(alive: int) -> None:
+    with pytest.raises(ValueError, match=f"alive_channels={alive} must be from 1 to 8"):
+        fault_mask(digits_host(), "starved_0", alive_channels=alive)
+
+
+def test_a_host_without_blocks_is_intact_or_refused() -> None:
+    host = SegmentedHost([nn.Linear(2, 2), nn.Linear(2, 2)], [Place("r0c0", 2)])
+    host.family = "custom"
+    assert num_live_parameters(fault_mask(host, "intact")) == 12
+    with pytest.raises(ValueError, match="custom hosts are intact"):
+        fault_mask(host, "starved_0")
