@@ -1,0 +1,46 @@
+"""The rules of growth: stages, gates, legality and what an action does, for all environments at once.
+
+One environment step is: :func:`apply_actions`; :func:`tick`, then the epoch is trained; :func:`record_parameters` and
+:func:`record_gradients`; validation and :func:`record_contributions`; :func:`transition`; :func:`legal`.
+"""
+
+from esper.lifecycle.execution import Applied, apply_actions
+from esper.lifecycle.gates import GateEvaluation, Verdicts, evaluate_gates
+from esper.lifecycle.legality import legal
+from esper.lifecycle.measurements import (
+    gradient_health,
+    record_contributions,
+    record_gradients,
+    record_parameters,
+)
+from esper.lifecycle.reports import SeedReport, reports
+from esper.lifecycle.stages import NUM_STAGES, REASONS, STAGE_NAMES, AlphaMode, Gate, GrowthRules, Reason, Stage
+from esper.lifecycle.state import SlotState
+from esper.lifecycle.transitions import Transitions, tick, transition
+
+__all__ = [
+    "NUM_STAGES",
+    "REASONS",
+    "STAGE_NAMES",
+    "AlphaMode",
+    "Applied",
+    "Gate",
+    "GateEvaluation",
+    "GrowthRules",
+    "Reason",
+    "SeedReport",
+    "SlotState",
+    "Stage",
+    "Transitions",
+    "Verdicts",
+    "apply_actions",
+    "evaluate_gates",
+    "gradient_health",
+    "legal",
+    "record_contributions",
+    "record_gradients",
+    "record_parameters",
+    "reports",
+    "tick",
+    "transition",
+]
