@@ -48,14 +48,19 @@ class TelemetryHub:
 
     Args:
         loggers: where to pass them on to, in this order.
-        level: what is kept of events; metrics are always passed on.
+        level: what is kept of events, by name or value; metrics are always passed on.
         warn: how to report a dropped logger.
+
+    Raises:
+        ValueError: unknown level.
     """
 
     def __init__(
-        self, loggers: Sequence[Logger], level: Level = Level.normal, *, warn: Callable[[str], None] = _warn
+        self, loggers: Sequence[Logger], level: Level | str = Level.normal, *, warn: Callable[[str], None] = _warn
     ) -> None:
-        self.level = level
+        if isinstance(level, str) and level not in Level.__members__:
+            raise ValueError(f"unknown telemetry level {level!r}: choose one of {', '.join(Level.__members__)}")
+        self.level = Level[level] if isinstance(level, str) else level
         self._loggers = list(loggers)
         self._warn = warn
 

@@ -1,0 +1,155 @@
+"""What the terminal shows: pure functions from metrics to text and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from esper.telemetry.palette import OP_COLOURS, STAGE_COLOURS
+from esper.telemetry.records import Metrics
+from esper.telemetry.summary import ControllerSummary, Mean
+
+RETURN = "charts/episodic_return"
+RETURN_SEM = "charts/episodic_return_sem"
+VAL = "charts/final_val_accuracy"
+VAL_SEM = "charts/final_val_accuracy_sem"
+NEVER = "charts/never_val_accuracy"
+SPS = "charts/SPS"
+ADDED = "charts/added_parameters"
+FOSSILIZED = "charts/num_fossilized"
+CHOICE_SHARE = "ops/choice_share/"
+STAGE_SHARE = "stages/"
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ABSENT = "–"
+LABEL_WIDTH = 16
+BAR_WIDTH = 30
+
+
+def clock(seconds: float | None) -> str:
+    """``m:ss``, or ``h:mm:ss`` from an hour on."""
+    if seconds is None:
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def number(value: float | None, spec: str, scale: float = 1.0, unit: str = "") -> str:
+    """A formatted number, or a dash for what was not measured."""
+    return ABSENT if value is None else f"{value * scale:{spec}}{unit}"
+
+
+def with_error(mean: Mean | None, spec: str, scale: float = 1.0) -> str:
+    """``mean ± standard error``; the error is left out where there is none, its sign always."""
+    if mean is None:
+        return ABSENT
+    error = "" if mean.sem is None else f" ± {mean.sem * scale:{spec.lstrip('+')}}"
+    return f"{mean.mean * scale:{spec}}{error}"
+
+
+def measured(metrics: Metrics, mean: str, sem: str) -> Mean | None:
+    """A mean and its standard error out of metrics."""
+    value = metrics.get(mean)
+    return None if value is None else Mean(value, metrics.get(sem))
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The last ``width`` values as block characters; what was not measured is a blank."""
+    shown = [value if value is not None and math.isfinite(value) else None for value in list(values)[-width:]]
+    known = [value for value in shown if value is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    step = (high - low) / (len(BLOCKS) - 1) or 1.0
+    return "".join(" " if value is None else BLOCKS[round((value - low) / step)] for value in shown)
+
+
+def plain_line(iteration: int, num_iterations: int, eta: float | None, metrics: Metrics) -> str:
+    """One iteration in one aligned line."""
+    width = len(str(num_iterations))
+    gain = with_error(measured(metrics, RETURN, RETURN_SEM), "+.2f")
+    return "  ".join(
+        (
+            f"iter {iteration:{width}d}/{num_iterations}",
+            f"eta {clock(eta):>5}",
+            f"return {gain:<12}",
+            f"val {number(metrics.get(VAL), '5.1f', 100, '%'):>6}",
+            f"never {number(metrics.get(NEVER), '5.1f', 100, '%'):>6}",
+            f"wait {number(metrics.get(CHOICE_SHARE + 'WAIT'), '3.0f', 100, '%'):>4}",
+            f"params {number(metrics.get(ADDED), '+.0f'):>5}",
+            f"kept {number(metrics.get(FOSSILIZED), '.1f'):>3}",
+            f"{number(metrics.get(SPS), '.0f'):>4} env-epochs/s",
+        )
+    )
+
+
+def live_table(history: Sequence[Metrics]) -> Table:
+    """The body of the live view: curves against the never-grow line, op mix, slot stages, size and speed."""
+    metrics = history[-1]
+    accuracy, never = measured(metrics, VAL, VAL_SEM), metrics.get(NEVER)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=LABEL_WIDTH, style="bold")
+    table.add_column(width=BAR_WIDTH)
+    table.add_column(no_wrap=True)
+    table.add_row(
+        "return",
+        sparkline([row.get(RETURN) for row in history], BAR_WIDTH),
+        f"{with_error(measured(metrics, RETURN, RETURN_SEM), '+.2f')}   never 0",
+    )
+    table.add_row(
+        "final val",
+        sparkline([row.get(VAL) for row in history], BAR_WIDTH),
+        f"{with_error(accuracy, '.1f', 100)} %   never {number(never, '.1f', 100)} %",
+    )
+    table.add_row(
+        "grown",
+        f"{number(metrics.get(ADDED), '+.0f')} parameters, {number(metrics.get(FOSSILIZED), '.1f')} modules kept",
+        f"{number(metrics.get(SPS), '.0f')} env-epochs/s",
+    )
+    _add_bars(table, "ops, if a choice", metrics, CHOICE_SHARE, OP_COLOURS)
+    _add_bars(table, "slots", metrics, STAGE_SHARE, STAGE_COLOURS)
+    return table
+
+
+def _add_bars(table: Table, title: str, metrics: Metrics, prefix: str, colours: Mapping[str, str]) -> None:
+    """One bar per name whose share is above zero, in the order of the palette."""
+    shares = {name: metrics.get(prefix + name) for name in colours}
+    shown = {name: share for name, share in shares.items() if share}
+    if shown:
+        table.add_row()
+    for index, (name, share) in enumerate(shown.items()):
+        bar = Text("█" * max(1, round(share * BAR_WIDTH)), style=colours[name])
+        table.add_row(title if index == 0 else "", bar, f"{share * 100:4.0f} %  {name}")
+
+
+def closing_table(rows: Sequence[ControllerSummary], title: str) -> Table:
+    """Controllers side by side, each number as mean ± standard error over hosts."""
+    counts = sorted({row.num_hosts for row in rows})
+    hosts = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
+    table = Table(
+        title=title,
+        caption=f"mean ± standard error over {hosts} hosts; WAIT where there was a choice",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("controller", no_wrap=True)
+    for header in ("return", "val %", "test %", "added\nparameters", "WAIT %", "modules\nfossilized"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.name,
+            with_error(row.episode_return, "+.2f"),
+            with_error(row.val_accuracy, ".1f", 100),
+            with_error(row.test_accuracy, ".1f", 100),
+            with_error(row.added_parameters, ".0f"),
+            with_error(row.wait_share, ".0f", 100),
+            with_error(row.num_fossilized, ".1f"),
+        )
+    return table
