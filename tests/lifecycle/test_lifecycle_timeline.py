@@ -1,0 +1,400 @@
+"""The life of a module, epoch by epoch, and what each head of an action does to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lifecycle_driver import DIGITS, act, grow, measure, step
+from torch import Tensor
+
+from esper.actions import (
+    ALPHA_SPEED_EPOCHS,
+    ALPHA_TARGETS,
+    OP_HEADS,
+    TEMPO_EPOCHS,
+    AlphaCurve,
+    AlphaSpeed,
+    BlendAlgorithm,
+    Head,
+    Op,
+    Style,
+)
+from esper.lifecycle import AlphaMode, GrowthRules, SlotState, Stage, apply_actions, tick, transition
+
+NAN = float("nan")
+
+
+def stage_of(state: SlotState, slot: int = 0) -> Stage:
+    return Stage(int(state.stage[0, slot]))
+
+
+def test_timeline_of_a_kept_module_under_the_digits_rules() -> None:
+    """Stage and alpha after each step, from GERMINATE to FOSSILIZED, linear ramp of 3 epochs to 0.5."""
+    state = SlotState.empty(1, 1)
+    germinate = act(Op.GERMINATE, blueprint=1, style=Style.LINEAR_ADD, tempo=0, alpha_target=0)
+    expected = [
+        (germinate, Stage.TRAINING, 0.0),
+        (act(Op.WAIT), Stage.TRAINING, 0.0),
+        (act(Op.WAIT), Stage.BLENDING, 0.0),
+        (act(Op.WAIT), Stage.BLENDING, 0.5 / 3),
+        (act(Op.WAIT), Stage.BLENDING, 1.0 / 3),
+        (act(Op.WAIT), Stage.HOLDING, 0.5),
+        (act(Op.FOSSILIZE), Stage.FOSSILIZED, 0.5),
+        (act(Op.WAIT), Stage.FOSSILIZED, 0.5),
+    ]
+    for epoch, (action, stage, alpha) in enumerate(expected):
+        applied, _ = step(state, action)
+        assert applied.success.all(), epoch
+        assert (stage_of(state), state.alpha.item()) == (stage, pytest.approx(alpha, abs=1e-15)), epoch
+    assert state.alpha.item() == 0.5
+    assert state.age.item() == len(expected)
+    assert state.epochs_in_stage.item() == 2
+
+
+def test_timeline_of_a_faded_module_under_the_digits_rules() -> None:
+    """CULL at alpha 1 over 3 epochs: keeps its stage while fading, then CULLED, EMBARGOED, RESETTING, DORMANT."""
+    state = grow(until=Stage.HOLDING, alpha_target=2)
+    cull = act(Op.CULL, alpha_speed=AlphaSpeed.FAST, alpha_curve=AlphaCurve.LINEAR)
+    expected = [
+        (cull, Stage.HOLDING, 2 / 3, False),
+        (act(Op.WAIT), Stage.HOLDING, 1 / 3, False),
+        (act(Op.WAIT), Stage.CULLED, 0.0, True),
+        (act(Op.WAIT), Stage.EMBARGOED, 0.0, False),
+        (act(Op.WAIT), Stage.RESETTING, 0.0, False),
+        (act(Op.WAIT), Stage.DORMANT, 0.0, False),
+    ]
+    for epoch, (action, stage, alpha, removed) in enumerate(expected):
+        applied, moves = step(state, action)
+        assert (stage_of(state), state.alpha.item()) == (stage, pytest.approx(alpha, abs=1e-15)), epoch
+        assert moves.removed.item() == removed, epoch
+        assert not applied.removed.any()
+    same_as_empty(state)
+
+
+@pytest.mark.parametrize("embargo", [0, 1, 3])
+def test_embargo_lasts_as_many_epochs_as_configured(embargo: int) -> None:
+    """After the epoch of the CULL: the embargo (at least 1, as a slot moves once per epoch), then RESETTING."""
+    rules = GrowthRules(max_developing=1, max_seeds=1, min_cull_age=0, embargo_epochs=embargo)
+    state = grow(rules=rules, until=Stage.TRAINING)
+    applied, _ = step(state, act(Op.CULL), rules)
+    assert applied.removed.all()
+    epochs = 0
+    while stage_of(state) != Stage.DORMANT:
+        step(state, None, rules)
+        epochs += 1
+    assert epochs == max(embargo, 1) + 1
+
+
+def same_as_empty(state: SlotState) -> None:
+    """Nothing of the module is left; epochs_in_stage starts over."""
+    empty = SlotState.empty(*state.stage.shape).to_dict()
+    for name, values in state.to_dict().items():
+        assert torch.equal(values.nan_to_num(nan=-9.0), empty[name].nan_to_num(nan=-9.0)), name
+
+
+def test_cull_at_alpha_zero_or_instant_removes_at_once() -> None:
+    for stage, speed in ((Stage.TRAINING, AlphaSpeed.SLOW), (Stage.HOLDING, AlphaSpeed.INSTANT)):
+        state = grow(until=stage)
+        step(state)
+        applied = apply_actions(state, act(Op.CULL, alpha_speed=speed), torch.ones(1, 4, dtype=torch.bool), DIGITS)
+        assert applied.removed.all()
+        assert stage_of(state) == Stage.CULLED
+        assert state.blueprint.item() == -1
+
+
+def test_cull_waits_for_the_minimal_age() -> None:
+    state = SlotState.empty(1, 1)
+    applied, _ = step(state, act(Op.GERMINATE))
+    applied, _ = step(state, act(Op.CULL))
+    assert not applied.success.item(), "age 1 under min_cull_age 2"
+    applied, _ = step(state, act(Op.CULL))
+    assert applied.success.item()
+
+
+@pytest.mark.parametrize("op", [Op.CULL, Op.FOSSILIZE, Op.SET_ALPHA_TARGET, Op.EXTEND])
+def test_no_op_and_no_gate_applies_to_a_fading_module(op: Op) -> None:
+    state = grow(until=Stage.HOLDING)
+    step(state)
+    step(state, act(Op.CULL, alpha_speed=AlphaSpeed.SLOW))
+    applied, moves = step(state, act(op, alpha_speed=AlphaSpeed.SLOW))
+    assert not applied.success.item()
+    assert moves.verdicts.records() == []
+    assert stage_of(state) == Stage.HOLDING
+    assert state.kept.all(), "a fading module keeps its place"
+
+
+def test_extend_restarts_the_dwell_clock() -> None:
+    rules = GrowthRules(max_developing=1, max_seeds=1, min_training_epochs=3)
+    state = grow(rules=rules, until=Stage.TRAINING)
+    step(state, None, rules)
+    step(state, act(Op.EXTEND), rules)
+    assert state.dwell.item() == 1
+    step(state, None, rules)
+    assert stage_of(state) == Stage.TRAINING
+    step(state, None, rules)
+    assert stage_of(state) == Stage.BLENDING
+
+
+def test_set_alpha_target_ramps_from_the_present_alpha_and_asks_for_a_new_measurement() -> None:
+    state = grow(until=Stage.HOLDING, alpha_target=0)
+    action = act(Op.SET_ALPHA_TARGET, style=Style.LINEAR_ADD, alpha_target=2, alpha_speed=AlphaSpeed.FAST)
+    alphas = []
+    for _ in range(3):
+        applied, _ = step(state, action)
+        action = act(Op.FOSSILIZE)
+        alphas.append(state.alpha.item())
+        assert not (applied.fossilized.any())
+    assert alphas == pytest.approx([0.5 + 0.5 / 3, 0.5 + 1.0 / 3, 1.0])
+    assert alphas[-1] == 1.0
+    applied, _ = step(state, act(Op.FOSSILIZE))
+    assert applied.fossilized.all()
+
+
+def test_instant_alpha_target_jumps_at_the_next_tick() -> None:
+    state = grow(until=Stage.HOLDING, alpha_target=2)
+    action = act(Op.SET_ALPHA_TARGET, alpha_target=0, alpha_speed=AlphaSpeed.INSTANT)
+    apply_actions(state, action, torch.ones(1, 4, dtype=torch.bool), DIGITS)
+    assert (state.alpha.item(), state.alpha_mode.item()) == (1.0, AlphaMode.STEP)
+    tick(state)
+    assert (state.alpha.item(), state.alpha_mode.item(), state.alpha_velocity.item()) == (0.5, AlphaMode.HOLD, -0.5)
+    measure(state, DIGITS)
+    transition(state, DIGITS)
+    assert stage_of(state) == Stage.HOLDING
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    start=st.sampled_from(range(3)),
+    target=st.sampled_from(range(3)),
+    speed=st.sampled_from(list(AlphaSpeed)),
+    curve=st.sampled_from(list(AlphaCurve)),
+    fade=st.booleans(),
+)
+def test_ramps_end_exactly_at_their_target_on_time(
+    start: int, target: int, speed: AlphaSpeed, curve: AlphaCurve, fade: bool
+) -> None:
+    """For every curve and speed, up, down and out; monotone on the way."""
+    state = grow(until=Stage.HOLDING, alpha_target=start)
+    assert state.alpha.item() == ALPHA_TARGETS[start]
+    op = Op.CULL if fade and speed != AlphaSpeed.INSTANT else Op.SET_ALPHA_TARGET
+    end = 0.0 if op is Op.CULL else ALPHA_TARGETS[target]
+    apply_actions(
+        state,
+        act(op, alpha_target=target, alpha_speed=speed, alpha_curve=curve),
+        torch.ones(1, 4, dtype=torch.bool),
+        DIGITS,
+    )
+    path = [state.alpha.item()]
+    for _ in range(max(1, ALPHA_SPEED_EPOCHS[speed])):
+        tick(state)
+        path.append(state.alpha.item())
+        assert state.alpha_velocity.item() == path[-1] - path[-2]
+    assert path[-1] == end
+    assert state.alpha_mode.item() == AlphaMode.HOLD
+    assert path in (sorted(path), sorted(path, reverse=True))
+    tick(state)
+    assert state.alpha.item() == end
+
+
+# ---------------------------------------------------------------------------------------------------------- heads
+
+
+def _outcome(op: Op, slots: int, **heads: int) -> tuple[object, ...]:
+    """Everything that a population could notice over the epochs after one action on a state where it is legal."""
+    if op is Op.GERMINATE:
+        state = SlotState.empty(1, slots)
+    else:
+        stage = Stage.TRAINING if op is Op.EXTEND else Stage.HOLDING
+        state = SlotState.empty(1, slots)
+        for slot in range(slots):
+            step(state, act(Op.GERMINATE, slot=slot, alpha_target=1))
+        for _ in range(30):
+            if (state.stage == stage).all():
+                break
+            step(state)
+        state.age += 10
+    history: list[object] = []
+    action = act(op, **heads)
+    for _ in range(14):
+        applied, _ = step(state, action)
+        assert applied.success.all()
+        action = act(Op.WAIT)
+        history.append([state.stage.tolist(), state.alpha.tolist(), state.blueprint.tolist(), state.dwell.tolist()])
+        history.append([state.algorithm.tolist(), applied.restyled.tolist(), state.alpha_target.tolist()])
+    return tuple(map(str, history))
+
+
+HEAD_BASE = {"alpha_speed": int(AlphaSpeed.MEDIUM), "alpha_target": 2}
+
+
+@pytest.mark.parametrize(
+    ("op", "head"), [(op, head) for op, heads in OP_HEADS.items() for head in heads if head is not Head.OP]
+)
+def test_every_head_that_matters_changes_what_happens(op: Op, head: Head) -> None:
+    """All values of a relevant head lead to different epochs (LINEAR_ADD and LINEAR_MULTIPLY differ in algorithm)."""
+    name = head.name.lower()
+    sizes = {Head.SLOT: 2, Head.BLUEPRINT: 4, Head.STYLE: 4, Head.TEMPO: 3, Head.ALPHA_TARGET: 3}
+    sizes |= {Head.ALPHA_SPEED: 4, Head.ALPHA_CURVE: 5}
+    values = range(sizes[head])
+    if op is Op.SET_ALPHA_TARGET and head is Head.STYLE:
+        values = range(1, 4)  # the first two styles are one algorithm, which is all that style means there
+    rules_slots = 1 if op is Op.EXTEND and head is not Head.SLOT else 2
+    outcomes = {_outcome(op, rules_slots, **(HEAD_BASE | {name: value})) for value in values}
+    assert len(outcomes) == len(list(values))
+
+
+def test_the_style_gives_algorithm_and_curve_at_germination_and_the_algorithm_only_later() -> None:
+    expected = {
+        Style.SIGMOID_ADD: (BlendAlgorithm.ADD, AlphaCurve.SIGMOID),
+        Style.LINEAR_ADD: (BlendAlgorithm.ADD, AlphaCurve.LINEAR),
+        Style.LINEAR_MULTIPLY: (BlendAlgorithm.MULTIPLY, AlphaCurve.LINEAR),
+        Style.GATED_GATE: (BlendAlgorithm.GATE, AlphaCurve.LINEAR),
+    }
+    for style, (algorithm, curve) in expected.items():
+        state = grow(until=Stage.HOLDING, style=style)
+        assert (state.algorithm.item(), state.curve.item()) == (algorithm, curve)
+        state = grow(until=Stage.HOLDING)
+        action = act(Op.SET_ALPHA_TARGET, style=style, alpha_speed=1, alpha_curve=AlphaCurve.COSINE)
+        applied, _ = step(state, action)
+        assert (state.algorithm.item(), state.curve.item()) == (algorithm, AlphaCurve.COSINE)
+        assert applied.restyled.item() == (algorithm != BlendAlgorithm.ADD)
+
+
+def test_tempo_is_the_length_of_the_first_ramp() -> None:
+    for tempo, epochs in enumerate(TEMPO_EPOCHS):
+        state = grow(until=Stage.BLENDING, tempo=tempo)
+        for _ in range(epochs - 1):
+            step(state)
+            assert stage_of(state) == Stage.BLENDING
+        step(state)
+        assert stage_of(state) == Stage.HOLDING
+
+
+# ---------------------------------------------------------------------------------------------------------- gates
+
+
+def reason_of_gate(state: SlotState, **measurements: Tensor) -> tuple[str, bool, str]:
+    _, moves = step(state, **measurements)
+    (record,) = moves.verdicts.records()
+    return record.gate, record.passed, record.reason
+
+
+@pytest.mark.parametrize(
+    ("norm", "reason"),
+    [
+        (NAN, "gradients not measured"),
+        (float("inf"), "gradient health below min_gradient_health"),
+        (1e3, "gradient health below min_gradient_health"),
+        (0.0, "gradient health below min_gradient_health"),
+    ],
+)
+def test_unmeasured_or_unhealthy_gradients_never_pass_g2(norm: float, reason: str) -> None:
+    state = grow(until=Stage.TRAINING)
+    step(state)
+    norms = torch.full((1, 1), norm, dtype=torch.float64)
+    for _ in range(10):
+        assert reason_of_gate(state, norms=norms) == ("G2", False, reason)
+    assert reason_of_gate(state) == ("G2", True, "passed")
+
+
+def test_a_measurement_of_an_earlier_epoch_does_not_pass_g2() -> None:
+    state = grow(until=Stage.TRAINING)
+    step(state)
+    assert state.gradient_health.item() == 1
+    step(state, norms=torch.full((1, 1), NAN, dtype=torch.float64))
+    assert stage_of(state) == Stage.TRAINING
+    assert state.gradient_health.isnan().all()
+    assert state.previous_health.item() == 1
+
+
+@pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING])
+def test_a_module_that_is_not_finite_passes_no_gate(stage: Stage) -> None:
+    state = SlotState.empty(1, 1)
+    step(state, act(Op.GERMINATE), finite=torch.full((1, 1), stage != Stage.GERMINATED))
+    while stage_of(state) != stage:
+        step(state)
+    for _ in range(10):
+        _, passed, reason = reason_of_gate(state, finite=torch.zeros(1, 1, dtype=torch.bool))
+        assert (passed, reason) == (False, "parameters not allocated or not finite")
+    assert stage_of(state) == stage
+
+
+@pytest.mark.parametrize("missing", ["contribution", "finite"])
+def test_fossilize_is_exactly_g5(missing: str) -> None:
+    unmeasured = torch.full((1, 1), NAN, dtype=torch.float64)
+    state = grow(until=Stage.HOLDING, contributions=unmeasured if missing == "contribution" else None)
+    for _ in range(3):
+        contributions = unmeasured if missing == "contribution" else None
+        step(state, contributions=contributions, finite=torch.full((1, 1), missing != "finite"))
+    applied, _ = step(state, act(Op.FOSSILIZE))
+    assert not applied.success.item()
+    (record,) = applied.verdicts.records()
+    assert (record.gate, record.passed) == ("G5", False)
+    applied, _ = step(state, act(Op.FOSSILIZE))
+    assert applied.success.item()
+    assert [(record.gate, record.passed) for record in applied.verdicts.records()] == [("G5", True)]
+
+
+def test_a_contribution_measured_during_the_ramp_does_not_count_for_g5() -> None:
+    state = grow(until=Stage.BLENDING)
+    unmeasured = torch.full((1, 1), NAN, dtype=torch.float64)
+    while state.alpha_mode.item() != AlphaMode.HOLD:
+        assert not state.measured_since_ramp.any()
+        ends = state.ramp_elapsed.item() == state.ramp_duration.item() - 1
+        step(state, contributions=unmeasured if ends else None)
+    assert stage_of(state) == Stage.HOLDING
+    assert not state.contribution.isnan().any()
+    applied, _ = step(state, act(Op.FOSSILIZE))
+    assert not applied.success.item()
+
+
+def test_g0_is_reported_for_germinate() -> None:
+    state = SlotState.empty(2, 1)
+    compatible = torch.tensor([[True, False]])
+    actions = act(Op.GERMINATE, 2)
+    actions[1, Head.BLUEPRINT] = 1
+    applied = apply_actions(state, actions, compatible, DIGITS)
+    assert [(r.environment, r.gate, r.passed) for r in applied.verdicts.records()] == [
+        (0, "G0", True),
+        (1, "G0", False),
+    ]
+    assert applied.success.tolist() == [True, False]
+
+
+def test_kept_places_go_to_the_best_preview_and_then_to_the_first_slot() -> None:
+    """Four ready modules, two places: unmeasured previews come last, equal ones in slot order."""
+    rules = GrowthRules(max_developing=4, max_seeds=2, min_training_epochs=4, min_cull_age=1)
+    cases = [
+        ([1.0, 3.0, NAN, 2.0], [1, 3]),
+        ([NAN, NAN, -5.0, NAN], [0, 2]),
+        ([1.0, 1.0, 1.0, 1.0], [0, 1]),
+    ]
+    for previews, winners in cases:
+        state = SlotState.empty(1, 4)
+        for slot in range(4):
+            step(state, act(Op.GERMINATE, slot=slot), rules, contributions=torch.full((1, 4), NAN))
+        state.dwell.fill_(10)
+        state.stage.fill_(Stage.TRAINING)
+        values = torch.tensor([previews], dtype=torch.float64)
+        state.contribution = torch.full_like(values, NAN)
+        _, moves = step(state, None, rules, contributions=values)
+        assert (moves.after[0] == Stage.BLENDING).nonzero().flatten().tolist() == winners
+        blocked = {r.slot: r.reason for r in moves.verdicts.records() if not r.passed}
+        assert set(blocked) == set(range(4)) - set(winners)
+        assert set(blocked.values()) == {"max_seeds modules are kept already"}
+
+
+def test_a_place_freed_by_a_fade_is_taken_in_the_same_epoch() -> None:
+    rules = GrowthRules(max_developing=2, max_seeds=1, min_training_epochs=1, min_cull_age=1)
+    state = grow(2, rules, until=Stage.HOLDING)
+    step(state, act(Op.GERMINATE, slot=1), rules)
+    step(state, None, rules)
+    step(state, None, rules)
+    assert stage_of(state, 1) == Stage.TRAINING
+    step(state, act(Op.CULL, slot=0, alpha_speed=AlphaSpeed.FAST), rules)
+    step(state, None, rules)
+    assert (stage_of(state, 0), stage_of(state, 1)) == (Stage.HOLDING, Stage.TRAINING)
+    step(state, None, rules)
+    assert (stage_of(state, 0), stage_of(state, 1)) == (Stage.CULLED, Stage.BLENDING)
