@@ -16,11 +16,13 @@ from esper.hosts.base import SegmentedHost
 from esper.hosts.cnn import CNNHost
 
 INTACT = "intact"
+FEW_CLASSES = "few_classes"
 FAULT_FORMS: tuple[str, ...] = (
     "intact",
     "starved_<block>",
     "centre_tap_all",
     "centre_tap_<block digits>, for example centre_tap_12",
+    "few_classes",
 )
 
 _STARVED = re.compile(r"starved_([0-9]+)")
@@ -33,7 +35,7 @@ def check_fault(fault: str, num_blocks: int) -> None:
     Raises:
         ValueError: unknown form, or no such block.
     """
-    if fault == INTACT:
+    if fault in (INTACT, FEW_CLASSES):
         return
     starved, centre_tap = _STARVED.fullmatch(fault), _CENTRE_TAP.fullmatch(fault)
     if starved is None and centre_tap is None:
@@ -58,6 +60,7 @@ def fault_mask(host: SegmentedHost, fault: str, alive_channels: int = 2) -> dict
     * ``starved_<i>``: of block i only the first ``alive_channels`` channels (convolution rows, gamma, beta).
     * ``centre_tap_all``, ``centre_tap_<digits>``: in all blocks, or in those whose indices the digits are, only the
       centre of each kernel, so that the block mixes no pixels.
+    * ``few_classes``: all weights; its data is restricted instead (:mod:`esper.envs.instances`).
 
     Args:
         host: the host, on any device.
@@ -73,7 +76,7 @@ def fault_mask(host: SegmentedHost, fault: str, alive_channels: int = 2) -> dict
             host that has no blocks to mask.
     """
     mask = {name: torch.ones_like(value, dtype=torch.bool) for name, value in host.named_host_parameters()}
-    if fault == INTACT:
+    if fault in (INTACT, FEW_CLASSES):
         return mask
     if not isinstance(host, CNNHost):
         raise ValueError(f"host fault {fault!r} needs a host of convolution blocks; {host.family} hosts are intact")

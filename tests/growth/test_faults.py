@@ -38,6 +38,7 @@ def digits_host() -> SegmentedHost:
     ("fault", "count"),
     [
         ("intact", 1362),  # 72 + 576 + 576 + 3·16 + 90
+        ("few_classes", 1362),
         ("centre_tap_12", 338),  # 72 + 64 + 64 + 48 + 90
         ("centre_tap_all", 274),  # 8 + 64 + 64 + 48 + 90
         ("starved_0", 1362 - 6 * (9 + 2)),
@@ -87,7 +88,7 @@ def test_attached_modules_are_not_masked() -> None:
     assert num_live_parameters(fault_mask(host, "intact")) == 1362
 
 
-@pytest.mark.parametrize("fault", ["", "starved", "starved_x", "centre_tap", "centre_tap_", "Intact", "few_classes"])
+@pytest.mark.parametrize("fault", ["", "starved", "starved_x", "centre_tap", "centre_tap_", "Intact", "no_classes"])
 def test_an_unknown_fault_lists_the_forms(fault: str) -> None:
     with pytest.raises(ValueError, match=r"unknown host fault.*intact, starved_<block>, centre_tap_all"):
         fault_mask(digits_host(), fault)

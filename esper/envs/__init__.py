@@ -1,0 +1,1 @@
+"""Growing networks as a reinforcement-learning environment: instances, observations, rewards."""

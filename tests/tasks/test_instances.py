@@ -1,0 +1,154 @@
+"""Instances: fair shares of families, held-out apart from train, deterministic draws."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.envs.instances import Instance, InstancePool, instance_data
+from esper.tasks import load_task
+
+FAMILIES = {"intact": 2.0, "starved_0": 1.0, "starved_2": 1.0, "centre_tap_12": 1.0, "few_classes": 1.0}
+
+
+def pool(
+    split: str = "train", count: int = 60, families: dict[str, float] = FAMILIES, base_seed: int = 0
+) -> InstancePool:
+    return InstancePool.build(families, count, split, num_blocks=3, num_classes=10, base_seed=base_seed)
+
+
+def seeds(instances: InstancePool) -> set[int]:
+    return {seed for instance in instances for seed in (instance.host_seed, instance.order_seed)}
+
+
+def test_families_get_their_shares() -> None:
+    assert Counter(instance.family for instance in pool()) == {
+        "intact": 20,
+        "starved_0": 10,
+        "starved_2": 10,
+        "centre_tap_12": 10,
+        "few_classes": 10,
+    }
+
+
+def test_what_does_not_divide_goes_to_the_largest_remainders() -> None:
+    """4 in proportion 5 : 3 : 1 is 2.22 : 1.33 : 0.44; the floors leave one over. Equal remainders: first come."""
+    uneven = Counter(x.family for x in pool(count=4, families={"intact": 5, "starved_0": 3, "starved_1": 1}))
+    assert uneven == {"intact": 2, "starved_0": 1, "starved_1": 1}
+    even = Counter(x.family for x in pool(count=7, families={"intact": 1, "starved_0": 1, "starved_1": 1}))
+    assert even == {"intact": 3, "starved_0": 2, "starved_1": 2}
+
+
+@given(
+    st.lists(st.floats(0.01, 100), min_size=1, max_size=4),
+    st.integers(1, 80),
+)
+def test_shares_are_within_one_of_exact_and_add_up(weights: list[float], count: int) -> None:
+    families = dict(zip(["intact", "starved_0", "centre_tap_all", "few_classes"], weights, strict=False))
+    shares = Counter(instance.family for instance in pool(count=count, families=families))
+    assert shares.total() == count
+    for family, weight in families.items():
+        assert abs(shares[family] - count * weight / sum(weights)) < 1
+
+
+def test_a_prefix_of_the_pool_has_about_the_mix_of_the_whole() -> None:
+    shares = Counter(instance.family for instance in pool().instances[:12])
+    assert shares["intact"] == 4
+    assert all(shares[family] == 2 for family in FAMILIES if family != "intact")
+
+
+def test_train_and_held_out_share_no_seed() -> None:
+    train, held_out = pool("train", 500), pool("held_out", 500)
+    assert len(seeds(train)) == len(seeds(held_out)) == 1000
+    assert not seeds(train) & seeds(held_out)
+    assert not seeds(train) & seeds(pool("held_out", 500, base_seed=1))
+    assert {seed % 2 for seed in seeds(train)} == {0}
+    assert {seed % 2 for seed in seeds(held_out)} == {1}
+
+
+def test_pools_are_reproducible_and_a_longer_one_of_one_family_extends_a_shorter() -> None:
+    assert pool() == pool()
+    assert pool() != pool(base_seed=1)
+    assert pool(count=10, families={"intact": 1}).instances == pool(count=20, families={"intact": 1}).instances[:10]
+
+
+def test_few_classes_draws_classes_per_instance_on_an_intact_host() -> None:
+    instances = list(pool(count=20, families={"few_classes": 1}))
+    for instance in instances:
+        assert instance.fault == "intact"
+        assert instance.classes is not None
+        assert len(set(instance.classes)) == 3
+        assert set(instance.classes) <= set(range(10))
+    assert len({instance.classes for instance in instances}) > 10
+    assert all(instance.classes is None for instance in pool(families={"intact": 1, "starved_1": 1}))
+
+
+def test_draws_are_deterministic_and_differ_between_runs_and_episodes() -> None:
+    instances = pool()
+
+    def drawn(run_seed: int, episode: int) -> list[int]:
+        return [instances.draw(run_seed, env, episode).index for env in range(16)]
+
+    assert drawn(1, 0) == drawn(1, 0)
+    assert drawn(1, 0) != drawn(2, 0)
+    assert drawn(1, 0) != drawn(1, 1)
+
+
+def test_environments_of_one_episode_share_an_instance_only_when_the_pool_is_used_up() -> None:
+    instances = pool(count=6)
+    drawn = [instances.draw(3, env, 0).index for env in range(12)]
+    assert Counter(drawn) == dict.fromkeys(range(6), 2)
+
+
+def test_every_instance_is_drawn_sooner_or_later() -> None:
+    instances = pool()
+    assert {instances.draw(0, env, episode).index for env in range(16) for episode in range(30)} == set(range(60))
+
+
+def test_restriction_keeps_only_the_instance_s_classes() -> None:
+    task = load_task("digits")
+    instance = Instance(index=0, split="train", family="few_classes", host_seed=0, order_seed=0, classes=(2, 7))
+    data = instance_data(task, instance)
+    assert set(task.train.labels[data.train_pool].tolist()) == {2, 7}
+    assert len(data.train_pool) == int(((task.train.labels == 2) | (task.train.labels == 7)).sum())
+    for weight, split in ((data.val_weight, task.val), (data.test_weight, task.test)):
+        values = torch.rand(len(split))
+        mine = (split.labels == 2) | (split.labels == 7)
+        torch.testing.assert_close((weight * values).sum(), values[mine].mean())
+
+
+def test_without_restriction_every_sample_counts_alike() -> None:
+    task = load_task("digits")
+    data = instance_data(task, pool(families={"intact": 1})[0])
+    assert data.train_pool.tolist() == list(range(1000))
+    torch.testing.assert_close(data.val_weight, torch.full((400,), 1 / 400))
+    torch.testing.assert_close(data.test_weight, torch.full((397,), 1 / 397))
+
+
+@pytest.mark.parametrize(
+    ("families", "message"),
+    [
+        ({"broken": 1}, r"unknown host fault 'broken'; known: intact, starved_<block>.*few_classes"),
+        ({"starved_5": 1}, r"'starved_5'.*block 5; the host has blocks 0 to 2"),
+        ({"intact": -1}, r"weight of instance family 'intact' must be 0 or more, not -1"),
+        ({"intact": float("nan")}, "not nan"),
+        ({"intact": 0}, "no weight at all"),
+        ({}, "no weight at all"),
+    ],
+)
+def test_bad_families_are_refused(families: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pool(families=families)
+
+
+def test_other_bad_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown instance split 'test'; known: train, held_out"):
+        pool("test")
+    with pytest.raises(ValueError, match="at least 1 instance, not 0"):
+        pool(count=0)
+    with pytest.raises(ValueError, match="num_few_classes=11 must be from 2 to 10"):
+        InstancePool.build(FAMILIES, 4, "train", num_blocks=3, num_classes=10, num_few_classes=11)
