@@ -128,20 +128,20 @@ class _LiveView:
         self._live = Live(self._progress, console=console, refresh_per_second=4)
 
     def show(self, iteration: int, metrics: Metrics, eta: float | None, notices: str) -> None:
-        self._live.start()
         self._clear_stages()
         note = f"eta {clock(eta)}" + (f"  [red]! {notices}[/]" if notices else "")
         self._progress.update(self._iterations, completed=iteration, note=note)
         self._history.append(dict(metrics))
         # A new renderable each time: the drawing thread never sees one that is being changed.
         self._live.update(Group(self._progress, "", live_table(self._history)))
+        self._live.start(refresh=True)
 
     def stage(self, message: str, done: int, total: int) -> None:
-        self._live.start()
         if message not in self._stages:
             self._clear_stages()
             self._stages[message] = self._progress.add_task(message, total=total, note="")
         self._progress.update(self._stages[message], completed=done, total=total)
+        self._live.start(refresh=True)
 
     def _clear_stages(self) -> None:
         for task in self._stages.values():

@@ -72,7 +72,7 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
 def plain_line(iteration: int, num_iterations: int, eta: float | None, metrics: Metrics) -> str:
     """One iteration in one aligned line."""
     width = len(str(num_iterations))
-    gain = with_error(measured(metrics, RETURN, RETURN_SEM), "+.2f")
+    gain = with_error(measured(metrics, RETURN, RETURN_SEM), "+z.2f")
     return "  ".join(
         (
             f"iter {iteration:{width}d}/{num_iterations}",
@@ -99,7 +99,7 @@ def live_table(history: Sequence[Metrics]) -> Table:
     table.add_row(
         "return",
         sparkline([row.get(RETURN) for row in history], BAR_WIDTH),
-        f"{with_error(measured(metrics, RETURN, RETURN_SEM), '+.2f')}   never 0",
+        f"{with_error(measured(metrics, RETURN, RETURN_SEM), '+z.2f')}   never 0",
     )
     table.add_row(
         "final val",
@@ -108,7 +108,7 @@ def live_table(history: Sequence[Metrics]) -> Table:
     )
     table.add_row(
         "grown",
-        f"{number(metrics.get(ADDED), '+.0f')} parameters, {number(metrics.get(FOSSILIZED), '.1f')} modules kept",
+        f"{number(metrics.get(ADDED), '+.0f')} parameters, {number(metrics.get(FOSSILIZED), '.1f')} kept",
         f"{number(metrics.get(SPS), '.0f')} env-epochs/s",
     )
     _add_bars(table, "ops, if a choice", metrics, CHOICE_SHARE, OP_COLOURS)
@@ -140,12 +140,12 @@ def closing_table(rows: Sequence[ControllerSummary], title: str) -> Table:
         collapse_padding=True,
     )
     table.add_column("controller", no_wrap=True)
-    for header in ("return", "val %", "test %", "added\nparameters", "WAIT %", "modules\nfossilized"):
+    for header in ("return", "val %", "test %", "added\nparameters", "WAIT %", "modules\nkept"):
         table.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.name,
-            with_error(row.episode_return, "+.2f"),
+            with_error(row.episode_return, "+z.2f"),
             with_error(row.val_accuracy, ".1f", 100),
             with_error(row.test_accuracy, ".1f", 100),
             with_error(row.added_parameters, ".0f"),

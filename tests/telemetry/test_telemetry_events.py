@@ -1,0 +1,189 @@
+"""Events and metrics become JSON that says no more than was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.actions import HEADS, OP_NAMES, Op
+from esper.lifecycle import Stage
+from esper.telemetry.anomalies import AnomalyLimits, detect
+from esper.telemetry.events import (
+    EVENT_TYPES,
+    Anomaly,
+    EpisodeEnded,
+    LastAction,
+    Level,
+    RatioEntry,
+    RatioExplosion,
+    to_record,
+)
+from esper.telemetry.palette import OP_COLOURS, STAGE_COLOURS
+from esper.telemetry.records import json_safe, read_jsonl, without_times
+from esper.telemetry.summary import ControllerSummary, Mean, mean_sem
+
+SLOT_IDS = ("r0c0", "r0c1", "r0c2")
+
+
+def last_action(*action: int) -> LastAction:
+    return LastAction.from_indices(
+        action,
+        environment=0,
+        iteration=1,
+        epoch=4,
+        slot_ids=SLOT_IDS,
+        masked=[True] + [False] * 7,
+        success=True,
+    )
+
+
+def test_kinds_are_unique_and_only_actions_need_debug() -> None:
+    assert len({event.kind for event in EVENT_TYPES}) == len(EVENT_TYPES)
+    assert [event for event in EVENT_TYPES if event.level is Level.debug] == [LastAction]
+
+
+def test_a_record_holds_every_field_and_non_finite_numbers_are_null() -> None:
+    entry = RatioEntry(
+        environment=3,
+        step=7,
+        head="slot",
+        op="CULL",
+        ratio=math.inf,
+        old_log_prob=-9.0,
+        new_log_prob=math.nan,
+        advantage=0.5,
+    )
+    event = RatioExplosion(iteration=2, update_epoch=1, num_steps=1, max_ratio=math.inf, min_ratio=0.2, worst=(entry,))
+    record = json.loads(json.dumps(to_record(event), allow_nan=False))
+    assert record.keys() == {"kind", *(field.name for field in fields(event))}
+    assert record["kind"] == "ratio_explosion"
+    assert record["max_ratio"] is None
+    assert record["worst"][0] == {
+        "environment": 3,
+        "step": 7,
+        "head": "slot",
+        "op": "CULL",
+        "ratio": None,
+        "old_log_prob": -9.0,
+        "new_log_prob": None,
+        "advantage": 0.5,
+    }
+
+
+def test_not_measured_stays_null() -> None:
+    event = EpisodeEnded(
+        environment=0,
+        iteration=1,
+        instance=5,
+        family="intact",
+        episode_return=0.0,
+        val_accuracy=0.7,
+        test_accuracy=None,
+        added_parameters=0,
+        num_fossilized=0,
+        crashed=False,
+    )
+    assert to_record(event)["test_accuracy"] is None
+
+
+def test_a_tensor_is_refused_rather_than_written_as_text() -> None:
+    with pytest.raises(TypeError, match="Tensor"):
+        json_safe({"value": torch.tensor(1.0)})
+
+
+def test_an_action_names_only_the_heads_that_its_op_uses() -> None:
+    wait = last_action(Op.WAIT, 2, 1, 3, 0, 0, 0, 0)
+    assert (wait.op, wait.slot, wait.blueprint, wait.style) == ("WAIT", None, None, None)
+    germinate = last_action(Op.GERMINATE, 1, 7, 3, 0, 0, 0, 0)
+    assert (germinate.slot, germinate.blueprint, germinate.style) == ("r0c1", "conv_heavy", "GATED_GATE")
+    cull = last_action(Op.CULL, 2, 0, 0, 0, 0, 1, 0)
+    assert (cull.slot, cull.blueprint, cull.style) == ("r0c2", None, None)
+    assert list(cull.masked) == list(HEADS)
+    assert [head for head, masked in cull.masked.items() if masked] == ["op"]
+
+
+def test_every_stage_and_op_has_a_colour_of_its_own() -> None:
+    assert list(STAGE_COLOURS) == [stage.name for stage in Stage]
+    assert list(OP_COLOURS) == list(OP_NAMES)
+    assert len(set(STAGE_COLOURS.values())) == len(Stage)
+    assert len(set(OP_COLOURS.values())) == len(Op)
+
+
+def test_without_times_removes_the_clock_and_nothing_else() -> None:
+    record = {"iteration": 1, "time/rollout": 3.2, "charts/SPS": 400.0, "charts/episodic_return": 0.5}
+    assert without_times(record) == {"iteration": 1, "charts/episodic_return": 0.5}
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out_but_a_broken_line_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iteration": 1}\n{"iteration": 2}\n{"iterat')
+    assert [record["iteration"] for record in read_jsonl(path)] == [1, 2]
+    path.write_text('{"iteration": 1}\n{"iterat\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2"):
+        read_jsonl(path)
+    path.write_text("[1]\n")
+    with pytest.raises(ValueError, match="line 1: not a JSON object"):
+        read_jsonl(path)
+
+
+def test_mean_and_standard_error_by_hand() -> None:
+    # Deviations of 2, 4, 6 from their mean 4: s = 2, so the standard error is 2 / sqrt(3).
+    mean = mean_sem(torch.tensor([2.0, 4.0, 6.0]))
+    assert mean is not None
+    assert mean.mean == 4.0
+    assert mean.sem == pytest.approx(2 / math.sqrt(3), rel=1e-12)
+    assert mean_sem(torch.tensor([3])) == Mean(3.0, None)
+    assert mean_sem(torch.tensor([])) is None
+
+
+def test_a_summary_record_names_mean_and_error_and_keeps_null() -> None:
+    summary = ControllerSummary(
+        name="never",
+        num_hosts=2,
+        episode_return=Mean(0.0, 0.0),
+        val_accuracy=Mean(0.7, 0.01),
+        test_accuracy=None,
+        added_parameters=Mean(0.0, None),
+        wait_share=None,
+        num_fossilized=Mean(0.0, 0.0),
+    )
+    record = summary.to_record()
+    assert record["val_accuracy"] == {"mean": 0.7, "sem": 0.01}
+    assert record["added_parameters"] == {"mean": 0.0, "sem": None}
+    assert record["wait_share"] is None
+    assert record.keys() == {field.name for field in fields(summary)}
+
+
+def test_healthy_and_unmeasured_metrics_raise_no_anomaly() -> None:
+    healthy = {"losses/entropy/op": 0.6, "losses/explained_variance": 0.4, "losses/grad_norm": 0.7}
+    assert detect(1, healthy) == []
+    assert detect(1, dict.fromkeys(healthy)) == []
+    assert detect(1, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "name"),
+    [
+        ("losses/policy_loss", math.nan, "non_finite"),
+        ("charts/episodic_return", -math.inf, "non_finite"),
+        ("losses/entropy/slot", 0.001, "entropy_collapse"),
+        ("losses/explained_variance", -3.0, "value_collapse"),
+        ("losses/grad_norm", 1e4, "gradient_norm"),
+    ],
+)
+def test_each_detector_names_what_it_saw(metric: str, value: float, name: str) -> None:
+    (anomaly,) = detect(4, {"losses/value_loss": 0.1, metric: value})
+    assert isinstance(anomaly, Anomaly)
+    assert (anomaly.iteration, anomaly.name) == (4, name)
+    assert anomaly.value is value
+
+
+def test_limits_move_the_verdict() -> None:
+    metrics = {"losses/grad_norm": 5.0}
+    assert detect(1, metrics) == []
+    assert [found.name for found in detect(1, metrics, AnomalyLimits(max_gradient_norm=4.0))] == ["gradient_norm"]
