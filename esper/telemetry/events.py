@@ -149,43 +149,29 @@ class LastAction(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RatioEntry:
-    """One step whose probability ratio left the sane range. ``head`` is the head that moved most, or ``joint``."""
-
-    environment: int
-    step: int
-    head: str
-    op: str
-    ratio: float
-    old_log_prob: float
-    new_log_prob: float
-    advantage: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RatioExplosion(Event):
-    """Probability ratios of an update left the sane range; ``worst`` holds the worst entries, worst first."""
+    """Probability ratios of a minibatch left the sane range: ``count`` of them, the worst in full, worst first.
+
+    An entry of ``worst`` names environment, step, head, op, old and new log-probability, advantage and ratio.
+    """
 
     kind: ClassVar[str] = "ratio_explosion"
 
     iteration: int
     update_epoch: int
-    num_steps: int
-    max_ratio: float
-    min_ratio: float
-    worst: tuple[RatioEntry, ...]
+    minibatch: int
+    count: int
+    worst: tuple[Mapping[str, float | int | str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonFiniteUpdate(Event):
-    """A minibatch was skipped because ``what`` (a loss or a gradient) was not finite."""
+    """Minibatches of an update were skipped because their loss or gradient was not finite."""
 
     kind: ClassVar[str] = "non_finite_update"
 
     iteration: int
-    update_epoch: int
-    minibatch: int
-    what: str
+    skipped_minibatches: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
