@@ -47,7 +47,13 @@ def test_kinds_are_unique_and_only_actions_need_debug() -> None:
 
 
 def test_a_record_holds_every_field_and_non_finite_numbers_are_null() -> None:
-    entry = {"environment": 3, "head": "slot", "ratio": math.inf, "new_log_prob": math.nan, "advantage": 0.5}
+    entry: dict[str, float | int | str] = {
+        "environment": 3,
+        "head": "slot",
+        "ratio": math.inf,
+        "new_log_prob": math.nan,
+        "advantage": 0.5,
+    }
     event = RatioExplosion(iteration=2, update_epoch=1, minibatch=0, count=1, worst=(entry,))
     record = json.loads(json.dumps(to_record(event), allow_nan=False))
     assert record.keys() == {"kind", *(field.name for field in fields(event))}
