@@ -78,7 +78,8 @@ def ratio_explosion(
         new_log_prob: ``float [n, T, 8]``.
         advantages: ``float [n, T]``.
     """
-    moves = new_log_prob.detach() - batch.log_prob  # (n, T, 8)
+    new_log_prob = new_log_prob.detach()
+    moves = new_log_prob - batch.log_prob  # (n, T, 8)
     joint = moves.sum(-1).double()  # (n, T)
     count = int(((joint > math.log(RATIO_HIGH)) | (joint < math.log(RATIO_LOW))).sum())
     if count == 0:

@@ -135,5 +135,4 @@ def linear_schedule(update: int, start: float, final: float, num_updates: int) -
 
     The length is a number of updates, so that a longer run continues a shorter one.
     """
-    progress = min(update / num_updates, 1.0) if num_updates > 0 else 1.0
-    return start + (final - start) * progress
+    return final if update >= num_updates else start + (final - start) * update / num_updates

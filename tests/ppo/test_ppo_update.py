@@ -1,0 +1,274 @@
+"""What an update promises about its steps, its stops and its diagnostics."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from cue_world import filled_buffer, small_policy
+
+from esper.actions import HEADS, OP_NAMES, Head
+from esper.policy import GrowthPolicy
+from esper.ppo import ENTROPY_MULTIPLIERS, PPOSettings, RolloutBuffer, UpdateResult, gae, ppo_update
+
+ONE_STEP = PPOSettings(num_minibatches=1, update_epochs=1)
+
+
+def adam(policy: GrowthPolicy, lr: float = 1e-3) -> torch.optim.Optimizer:
+    return torch.optim.Adam(policy.parameters(), lr=lr, eps=1e-5)
+
+
+def update(
+    policy: GrowthPolicy,
+    buffer: RolloutBuffer,
+    settings: PPOSettings,
+    optimizer: torch.optim.Optimizer | None = None,
+    ent_coef: float = 0.01,
+) -> UpdateResult:
+    generator = torch.Generator().manual_seed(2)
+    return ppo_update(policy, optimizer or adam(policy), buffer, settings, ent_coef, generator)
+
+
+def parameters(policy: GrowthPolicy) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in policy.parameters()]
+
+
+def same(before: list[torch.Tensor], policy: GrowthPolicy) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_the_first_passes_ratio_is_one(conditional: bool) -> None:
+    policy = small_policy(conditional_heads=conditional)
+    metrics = update(policy, filled_buffer(policy), ONE_STEP).metrics
+    for name in ("ratio_min", "ratio_mean", "ratio_max"):
+        assert metrics[f"losses/{name}"] == pytest.approx(1, abs=1e-5)
+    assert metrics["losses/ratio_std"] == pytest.approx(0, abs=1e-5)
+    assert metrics["losses/approx_kl"] == pytest.approx(0, abs=1e-9)
+    assert metrics["losses/clipfrac"] == 0
+
+
+def test_it_changes_the_policy_and_repeats_exactly_from_the_same_generator() -> None:
+    policy = small_policy()
+    twin, buffer, before = copy.deepcopy(policy), filled_buffer(policy), parameters(policy)
+    settings = PPOSettings(update_epochs=2)
+    first = update(policy, buffer, settings)
+    assert not same(before, policy)
+    assert update(twin, buffer, settings) == first
+    assert same(parameters(policy), twin)
+
+
+def test_kl_is_checked_before_the_step() -> None:
+    policy = small_policy()
+    buffer, before = filled_buffer(policy), parameters(policy)
+    buffer.data.log_prob[..., Head.OP] -= 0.5 * (buffer.data.log_prob[..., Head.OP] != 0)
+    metrics = update(policy, buffer, PPOSettings(target_kl=0.05)).metrics
+    assert metrics["losses/early_stop_epoch"] == 0
+    assert metrics["losses/approx_kl"] == pytest.approx(0.1487, abs=0.01)  # exp(0.5) - 1.5
+    assert metrics["losses/policy_loss"] is None
+    assert same(before, policy)
+    metrics = update(policy, buffer, PPOSettings(target_kl=None, update_epochs=1)).metrics
+    assert metrics["losses/early_stop_epoch"] is None
+    assert not same(before, policy)
+
+
+def test_kl_stops_later_epochs_at_one_and_a_half_times_the_target() -> None:
+    policy = small_policy()
+    settings = PPOSettings(target_kl=1e-3, update_epochs=50, num_minibatches=1)
+    metrics = update(policy, filled_buffer(policy), settings, adam(policy, lr=3e-4)).metrics
+    stopped, kl = metrics["losses/early_stop_epoch"], metrics["losses/approx_kl"]
+    assert stopped is not None
+    assert 0 < stopped < 50
+    assert kl is not None
+    assert kl > 1.5e-3
+
+
+def test_a_minibatch_with_a_non_finite_loss_is_skipped_and_the_others_are_not() -> None:
+    policy = small_policy()
+    buffer, before = filled_buffer(policy), parameters(policy)
+    buffer.data.reward[3] = torch.nan
+    result = update(policy, buffer, PPOSettings(num_minibatches=8, update_epochs=1, norm_adv=False))
+    assert result.metrics["losses/skipped_minibatches"] == 1
+    assert not same(before, policy)
+    assert all(parameter.isfinite().all() for parameter in policy.parameters())
+
+
+def test_without_a_finite_minibatch_parameters_and_optimizer_stay_as_they_are() -> None:
+    policy = small_policy()
+    optimizer = adam(policy)
+    update(policy, filled_buffer(policy), ONE_STEP, optimizer)
+    buffer, before, state = filled_buffer(policy), parameters(policy), copy.deepcopy(optimizer.state_dict())
+    buffer.data.reward[:] = torch.inf
+    metrics = update(policy, buffer, PPOSettings(num_minibatches=2, update_epochs=3), optimizer).metrics
+    assert metrics["losses/skipped_minibatches"] == 6
+    assert metrics["losses/value_loss"] is None
+    assert metrics["losses/grad_norm"] is None
+    assert same(before, policy)
+    after = optimizer.state_dict()["state"]
+    assert all(torch.equal(after[key]["exp_avg"], state["state"][key]["exp_avg"]) for key in after)
+    assert all(after[key]["step"] == state["state"][key]["step"] for key in after)
+
+
+def test_a_non_finite_gradient_is_skipped_too() -> None:
+    policy = small_policy()
+    buffer, before = filled_buffer(policy), parameters(policy)
+    policy.trunk_norm.weight.register_hook(lambda gradient: gradient * torch.nan)
+    assert update(policy, buffer, ONE_STEP).metrics["losses/skipped_minibatches"] == 1
+    assert same(before, policy)
+
+
+def test_a_ratio_explosion_names_the_worst_entries() -> None:
+    policy = small_policy()
+    buffer = filled_buffer(policy)
+    data = buffer.data
+    env, step = next((e, s) for e, s in (data.actions[..., Head.OP] == 1).nonzero().tolist())
+    data.log_prob[env, step, Head.BLUEPRINT] -= 4.0
+    result = update(policy, buffer, replace(ONE_STEP, target_kl=None))
+    assert len(result.explosions) == 1
+    explosion = result.explosions[0]
+    assert (explosion.epoch, explosion.minibatch, explosion.count) == (0, 0, 1)
+    entry = explosion.worst[0]
+    assert (entry.environment, entry.step, entry.head, entry.op) == (env, step, "blueprint", OP_NAMES[1])
+    assert entry.new_log_prob - entry.old_log_prob == pytest.approx(4, abs=1e-4)
+    assert entry.ratio == pytest.approx(54.6, rel=1e-3)
+    assert result.metrics["losses/ratio_max"] == pytest.approx(54.6, rel=1e-3)
+
+
+def test_an_ordinary_update_reports_no_explosion() -> None:
+    policy = small_policy()
+    assert update(policy, filled_buffer(policy), PPOSettings(update_epochs=2)).explosions == ()
+
+
+def test_entropy_of_the_loss_counts_choice_steps_and_the_reported_one_counts_each_heads_own_choices() -> None:
+    policy = small_policy()
+    buffer = filled_buffer(policy)
+    data = buffer.data
+    evaluation = policy.evaluate(data.features, data.blueprint_index, data.masks, data.actions, data.hidden, data.ends)
+    entropy, choice = evaluation.entropy.detach(), data.num_legal_ops > 1
+    metrics = update(policy, buffer, ONE_STEP).metrics
+    bonus = (entropy * torch.tensor(ENTROPY_MULTIPLIERS)).sum() / choice.sum()
+    assert metrics["losses/entropy"] == pytest.approx(float(bonus), rel=1e-5)
+    germinates = data.actions[..., Head.OP] == 1
+    of_slot = entropy[..., Head.SLOT][data.actions[..., Head.OP] != 0]
+    assert metrics["losses/entropy/slot"] == pytest.approx(float(of_slot.mean()), rel=1e-5)
+    assert metrics["losses/entropy/blueprint"] == pytest.approx(float(entropy[germinates, Head.BLUEPRINT].mean()))
+    assert metrics["losses/entropy/alpha_curve"] is None  # CULL at alpha 0 has no curve
+    assert metrics["losses/entropy/alpha_speed"] is None
+    assert metrics["charts/forced_wait_share"] == pytest.approx(1 - float(choice.float().mean()))
+    assert {f"losses/entropy/{head}" for head in HEADS} <= set(metrics)
+
+
+def test_the_entropy_bonus_is_what_ent_coef_buys() -> None:
+    """With no advantage to follow, a high coefficient raises the entropy of a peaked policy."""
+    policy = small_policy()
+    with torch.no_grad():
+        policy.heads.networks["op"][-1].bias[1] += 3
+    buffer = filled_buffer(policy)
+    buffer.data.reward.zero_()
+    settings = PPOSettings(norm_adv=False, vf_coef=0.0, target_kl=None, num_minibatches=1)
+    before = update(policy, buffer, settings, ent_coef=1.0).metrics["losses/entropy/op"]
+    after = update(policy, filled_buffer(policy), ONE_STEP).metrics["losses/entropy/op"]
+    assert before is not None
+    assert after is not None
+    assert after > before + 0.02
+
+
+def test_forced_steps_do_not_move_the_policy_but_train_the_critic() -> None:
+    policy = small_policy()
+    buffer = filled_buffer(policy)
+    data = buffer.data
+    free = data.num_legal_ops > 1
+    reference = copy.deepcopy(policy)
+    settings = replace(ONE_STEP, vf_coef=0.0, norm_adv=False)
+    advantages, _ = gae(data.reward, data.value, data.bootstrap_value, data.terminated, data.truncated, 1.0, 0.95)
+    update(policy, buffer, settings, torch.optim.SGD(policy.parameters(), lr=0.1), ent_coef=0.0)
+    evaluation = reference.evaluate(
+        data.features, data.blueprint_index, data.masks, data.actions, data.hidden, data.ends
+    )
+    joint = evaluation.log_prob.sum(-1)[free].exp() / data.log_prob.sum(-1)[free].exp()
+    (-(joint * advantages[free]).mean()).backward()
+    torch.nn.utils.clip_grad_norm_(reference.parameters(), settings.max_grad_norm)
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    for ours, expected in zip(policy.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-4)
+    data.masks.op[..., 1:] = False
+    data.actions.zero_()
+    data.log_prob.zero_()
+    before = parameters(policy)
+    metrics = update(policy, buffer, ONE_STEP).metrics
+    assert metrics["charts/forced_wait_share"] == 1
+    assert metrics["losses/policy_loss"] == 0
+    assert metrics["losses/ratio_max"] is None
+    assert not same(before, policy)
+
+
+def test_per_head_ratios_are_clipped_one_by_one() -> None:
+    policy = small_policy()
+    buffer = filled_buffer(policy)
+    settings = replace(ONE_STEP, ratio="per_head", target_kl=None)
+    assert update(copy.deepcopy(policy), buffer, settings).metrics["losses/clipfrac"] == 0
+    relevant = (buffer.data.log_prob != 0).sum()
+    germinated = buffer.data.actions[..., Head.OP] == 1
+    buffer.data.log_prob[germinated, Head.STYLE] -= 1.0
+    share = update(copy.deepcopy(policy), buffer, settings).metrics["losses/clipfrac"]
+    assert share == pytest.approx(float(germinated.sum() / relevant))
+
+
+def test_gradient_norm_is_measured_before_and_limited_by_the_clip() -> None:
+    policy = small_policy()
+    buffer, before = filled_buffer(policy), parameters(policy)
+    settings = replace(ONE_STEP, max_grad_norm=1e-3)
+    metrics = update(policy, buffer, settings, torch.optim.SGD(policy.parameters(), lr=1.0)).metrics
+    norm = metrics["losses/grad_norm"]
+    assert norm is not None
+    assert norm > 1e-2
+    moved = sum(float((a - b).detach().square().sum()) for a, b in zip(before, policy.parameters(), strict=True)) ** 0.5
+    assert moved == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_explained_variance_is_of_stored_values_and_complete_episodes() -> None:
+    policy = small_policy()
+    buffer = filled_buffer(policy, num_steps=9)
+    buffer.data.reward[:] = torch.arange(9.0)
+    buffer.data.terminated[:] = False
+    buffer.data.terminated[:, 7] = True
+    buffer.data.value[:, :8] = torch.arange(9.0).flip(0).cumsum(0).flip(0)[:8]
+    buffer.data.value[:, 8] = 1e3  # its episode is not over
+    assert update(policy, buffer, ONE_STEP).metrics["losses/explained_variance"] == pytest.approx(1)
+    buffer.data.reward.zero_()
+    assert update(policy, buffer, ONE_STEP).metrics["losses/explained_variance"] is None
+    buffer.data.terminated[:] = False
+    assert update(policy, buffer, ONE_STEP).metrics["losses/explained_variance"] is None
+
+
+def test_the_op_critic_leaves_the_op_head_its_gradient() -> None:
+    """In one state with known payoffs per op, the op logits' gradient follows the true advantages of the ops.
+
+    The sampled op's Q as the baseline would subtract exactly what distinguishes the ops, and leave no gradient.
+    """
+    policy, num_envs = small_policy(), 3000
+    buffer = filled_buffer(policy, num_envs=num_envs, num_steps=1, forced_share=0.0)
+    data = buffer.data
+    payoff = torch.tensor([0.3, -1.0, 2.0])  # of WAIT, GERMINATE and CULL, the legal ones
+    data.reward[:] = payoff[data.actions[..., Head.OP]]
+    data.terminated[:] = True
+    data.value[:] = payoff.mean()  # V = sum pi Q of a fitted critic under a new, uniform policy
+    bias = policy.heads.networks["op"][-1].bias
+    before = bias.detach().clone()
+    settings = replace(ONE_STEP, norm_adv=False, vf_coef=0.0, max_grad_norm=1e9)
+    update(policy, buffer, settings, torch.optim.SGD(policy.parameters(), lr=1.0), ent_coef=0.0)
+    moved = bias.detach() - before
+    torch.testing.assert_close(moved[:3], (payoff - payoff.mean()) / 3, atol=0.05, rtol=0)
+    assert (moved[3:] == 0).all()
+
+
+def test_bad_settings_are_refused_with_the_choices() -> None:
+    with pytest.raises(ValueError, match="ratio 'each' is unknown; choose one of joint, per_head"):
+        PPOSettings(ratio="each")
+    with pytest.raises(ValueError, match="8 heads need as many entropy multipliers, not 2"):
+        PPOSettings(entropy_multipliers=(1.0, 2.0))
+    policy = small_policy()
+    with pytest.raises(ValueError, match="num_minibatches=9 is above the number of environments, 8"):
+        update(policy, filled_buffer(policy), PPOSettings(num_minibatches=9))
