@@ -1,0 +1,44 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-slow lint format type bench clean
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.setup-done
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## Make .venv and install Esper into it (again only when pyproject.toml changes)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+train: setup  ## Train a controller on digits: make train ARGS="seed=1 trainer.num_iterations=60"
+	$(BIN)/python -m esper.train +preset=digits $(ARGS)
+
+test: setup  ## Run the unit tests: make test ARGS="tests/config -x"
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: setup  ## Run the tests that take minutes: learning, sweeps, the wheel
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: setup  ## Check style and formatting
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+format: setup  ## Fix style and formatting
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+type: setup  ## Check types
+	$(BIN)/python -m mypy
+
+bench: setup  ## Time the control plane beside a bare host's training step
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## Remove caches and build products (keeps outputs/, multirun/ and .venv)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

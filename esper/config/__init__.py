@@ -1,0 +1,12 @@
+"""Configuration: dataclasses own type, default, documentation and validation; YAML in ``conf/`` holds choices."""
+
+from __future__ import annotations
+
+from esper.config.errors import UsageError
+from esper.config.paths import CONF_DIR
+from esper.config.root import Config
+from esper.config.store import compose, load, register, save_yaml, summary, to_plain, to_yaml
+
+register()
+
+__all__ = ["CONF_DIR", "Config", "UsageError", "compose", "load", "save_yaml", "summary", "to_plain", "to_yaml"]

@@ -1,0 +1,175 @@
+"""Entry points through Hydra: everything is checked before a run folder is made, and refused in one line.
+
+Hydra itself makes the run folder first and reports errors at length, so each job is composed, loaded and checked here
+beforehand; then Hydra runs it. Exit codes: 0 done, 1 a run failed, 2 the request cannot be met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import hydra
+import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from esper.config.errors import RunError, UsageError, explain
+from esper.config.paths import CONF_DIR
+from esper.config.root import Config
+from esper.config.store import CONFIG_NAME, VERSION_BASE, load
+from esper.runs import RunFolderError
+
+Task = Callable[[Config, Path], None]
+Check = Callable[[Config], None]
+
+RUN_FILES = ("config.yaml", "status.json")
+"""Either of these in a folder means that a run lives there."""
+
+
+def run(task: Task, check: Check) -> None:
+    """Run ``task(config, run_dir)`` as the command line says: once, as a sweep, or not at all (``--help``, ``--cfg``).
+
+    Args:
+        task: does the work. :class:`UsageError` and :class:`RunError` from it end the process in one line; any other
+            exception is a bug and shows its traceback.
+        check: raises ``ValueError`` for a configuration that cannot run, before anything is made on disk.
+    """
+    arguments = get_args_parser().parse_args()
+    with _one_line_errors():
+        if not (arguments.help or arguments.hydra_help or arguments.shell_completion or arguments.info):
+            _check_before(arguments, check)
+
+    @hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name=CONFIG_NAME)
+    def job(cfg: DictConfig) -> None:
+        run_dir = Path(HydraConfig.get().runtime.output_dir)
+        if HydraConfig.get().mode is RunMode.MULTIRUN:
+            task(load(cfg), run_dir)  # Hydra goes on with the other jobs and reports the first error at the end
+            return
+        with _one_line_errors():
+            task(load(cfg), run_dir)
+
+    job()
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """End the process with one line and its exit code, or with everything if ``HYDRA_FULL_ERROR=1``."""
+    try:
+        yield
+    except (UsageError, RunError, RunFolderError) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        # Not an Exception, so that Hydra does not report it a second time.
+        raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
+        raise UsageError(explain(error)) from error
+
+
+def _check_before(arguments: argparse.Namespace, check: Check) -> None:
+    with refused():
+        jobs = _load_jobs(arguments)
+        taken: dict[Path, int] = {}
+        for config, _ in jobs:
+            check(config)
+        for number, (_, run_dir) in enumerate(jobs):
+            if run_dir in taken:
+                raise UsageError(
+                    f"jobs {taken[run_dir]} and {number} of this sweep would share the run folder {run_dir}: "
+                    "leave name and hydra.sweep.subdir to their defaults, which differ from job to job"
+                )
+            taken[run_dir] = number
+            check_free(run_dir)
+    # A sweep's folders appear as its jobs start; a single run's folder is next anyway.
+    for _, run_dir in jobs:
+        check_writable(run_dir.parent if arguments.multirun else run_dir)
+
+
+def check_free(run_dir: Path) -> None:
+    """Refuse a folder in which a run lives."""
+    for name in RUN_FILES:
+        if os.path.lexists(run_dir / name):
+            raise UsageError(
+                f"run folder {run_dir} already holds a run ({name}): choose another with name=<name> or "
+                "hydra.run.dir=<folder>, or remove it"
+            )
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder and see whether a file can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RunError(
+            f"cannot write to {folder} ({error.strerror}): choose another place with hydra.run.dir=<folder> "
+            "(a sweep: hydra.sweep.dir=<folder>)"
+        ) from error
+
+
+def _load_jobs(arguments: argparse.Namespace) -> list[tuple[Config, Path]]:
+    """Each job's configuration and run folder; none for ``--cfg``, which only has to compose."""
+    search_path = create_config_search_path(str(CONF_DIR))
+    if arguments.config_dir is not None:
+        if not Path(arguments.config_dir).is_dir():
+            raise UsageError(f"--config-dir: no such folder {arguments.config_dir!r}")
+        search_path.append("command-line", f"file://{Path(arguments.config_dir).resolve()}")
+    loader = Hydra.create_main_hydra2(task_name="check", config_search_path=search_path).config_loader
+    name = arguments.config_name or CONFIG_NAME
+    try:
+        if not arguments.multirun:
+            cfg = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
+            return [] if arguments.cfg else [_load_job(cfg, lambda: Path(cfg.hydra.run.dir))]
+        master = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.MULTIRUN)
+        if not str(master.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
+            return []  # another sweeper chooses its jobs while it runs
+        overrides = OverridesParser.create(loader).parse_overrides(list(master.hydra.overrides.task))
+        jobs = BasicSweeper.split_arguments(overrides, None)[0]
+        return [_load_sweep_job(loader, master, list(words), number) for number, words in enumerate(jobs)]
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _load_sweep_job(loader: ConfigLoader, master: DictConfig, words: list[str], number: int) -> tuple[Config, Path]:
+    cfg = loader.load_sweep_config(master, words)
+    with open_dict(cfg):
+        cfg.hydra.job.num = number
+    return _load_job(cfg, lambda: Path(cfg.hydra.sweep.dir) / cfg.hydra.sweep.subdir)
+
+
+def _load_job(cfg: DictConfig, run_dir: Callable[[], Path]) -> tuple[Config, Path]:
+    state = HydraConfig.instance()
+    state.set_config(cfg)  # the run's name reads the preset and the job number from here
+    try:
+        job = copy.deepcopy(cfg)
+        with open_dict(job):
+            del job["hydra"]
+        return load(job), run_dir()
+    finally:
+        state.cfg = None

@@ -1,0 +1,234 @@
+"""What grows, in what, on what data: task, host, instances, environment, slots, observation, counterfactuals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from esper.blueprints import blueprint_ids
+from esper.config.checks import at_least, distinct, known, positive, within
+
+
+class Mapping(StrEnum):
+    """How a population maps a host over its environments; all compute the same thing."""
+
+    loop = "loop"
+    vmap = "vmap"
+    grouped = "grouped"
+
+
+class IsolateUntil(StrEnum):
+    """Stage from which gradients flow through host and seed module jointly."""
+
+    blending = "blending"
+    fossilized = "fossilized"
+
+
+class Incubation(StrEnum):
+    """Where an isolated seed module gets its gradient from."""
+
+    auxiliary = "auxiliary"
+    straight_through = "straight_through"
+
+
+@dataclass(kw_only=True, slots=True)
+class TaskConfig:
+    """The data that hosts train on."""
+
+    name: str = "digits"
+    """Which task, from the task registry."""
+    batch_size: int = 64
+    """Samples in each host's own minibatch."""
+
+    def __post_init__(self) -> None:
+        at_least("task.batch_size", self.batch_size, 1)
+
+
+@dataclass(kw_only=True, slots=True)
+class HostConfig:
+    """The small network that grows, and its optimizer. Lists have one entry per block."""
+
+    name: str = "cnn"
+    """Which kind of host, from the host registry."""
+    widths: list[int] = field(default_factory=lambda: [8, 8, 8])
+    """Output channels of each block."""
+    kernel_sizes: list[int] = field(default_factory=lambda: [3, 3, 3])
+    """Side of each block's convolution kernel; odd, so that "same" padding is exact."""
+    strides: list[int] = field(default_factory=lambda: [2, 1, 1])
+    """Stride of each block's convolution."""
+    pools: list[bool] = field(default_factory=lambda: [False, True, False])
+    """Whether each block halves its feature map after its activation."""
+    norm_groups: int = 2
+    """Groups of each block's GroupNorm; must divide every width."""
+    place_rows: list[int] = field(default_factory=lambda: [0])
+    """Kinds of place offered to slots: 0 after a block's activation, 1 after its pooling."""
+    lr: float = 0.01
+    """Adam learning rate of hosts and seed modules, constant over an episode."""
+    max_grad_norm: float = 0.0
+    """Gradient norm at which each environment's host and each seed module is clipped, on its own; 0 = off."""
+
+    def __post_init__(self) -> None:
+        if not self.widths:
+            raise ValueError("host.widths must name at least one block, got []")
+        for key in ("kernel_sizes", "strides", "pools"):
+            values = getattr(self, key)
+            if len(values) != len(self.widths):
+                raise ValueError(
+                    f"host.{key} must have one entry per block of host.widths ({len(self.widths)}), got {values}"
+                )
+        at_least("host.norm_groups", self.norm_groups, 1)
+        for block, (width, kernel, stride) in enumerate(zip(self.widths, self.kernel_sizes, self.strides, strict=True)):
+            at_least(f"host.widths[{block}]", width, 1)
+            if width % self.norm_groups:
+                raise ValueError(f"host.norm_groups={self.norm_groups} must divide host.widths[{block}]={width}")
+            at_least(f"host.kernel_sizes[{block}]", kernel, 1)
+            if kernel % 2 == 0:
+                raise ValueError(f"host.kernel_sizes[{block}] must be odd, got {kernel}")
+            at_least(f"host.strides[{block}]", stride, 1)
+        distinct("host.place_rows", self.place_rows)
+        for row in self.place_rows:
+            within("host.place_rows", row, 0, 1)
+        positive("host.lr", self.lr)
+        at_least("host.max_grad_norm", self.max_grad_norm, 0)
+
+
+@dataclass(kw_only=True, slots=True)
+class InstancesConfig:
+    """Which hosts an environment may draw: without variety a fixed schedule is optimal and nothing can be learned."""
+
+    families: dict[str, float] = field(
+        default_factory=lambda: {
+            "intact": 1.0,
+            "starved_0": 1.0,
+            "starved_1": 1.0,
+            "starved_2": 1.0,
+            "centre_tap_all": 1.0,
+            "centre_tap_12": 1.0,
+            "few_classes": 1.0,
+        }
+    )
+    """Relative frequency of each host family; 0 leaves it out."""
+    num_train: int = 64
+    """Instances that controllers are trained on."""
+    num_held_out: int = 64
+    """Instances kept for evaluation; disjoint from the training ones."""
+    alive_channels: int = 2
+    """Channels that a starved block keeps."""
+    num_few_classes: int = 4
+    """Classes that remain in the ``few_classes`` family."""
+
+    def __post_init__(self) -> None:
+        for family, weight in self.families.items():
+            at_least(f"instances.families.{family}", weight, 0)
+        if not any(self.families.values()):
+            raise ValueError(f"instances.families must give a weight above 0 to at least one of {list(self.families)}")
+        at_least("instances.num_train", self.num_train, 1)
+        at_least("instances.num_held_out", self.num_held_out, 1)
+        at_least("instances.alive_channels", self.alive_channels, 1)
+        at_least("instances.num_few_classes", self.num_few_classes, 2)
+
+
+@dataclass(kw_only=True, slots=True)
+class EnvConfig:
+    """The growth environment: one episode is one host's training."""
+
+    num_epochs: int = 25
+    """Host epochs in an episode, which is also its number of actions."""
+    steps_per_epoch: int = 8
+    """Minibatches in a host epoch, whatever the number of environments."""
+    mapping: Mapping = Mapping.grouped
+    """How hosts are stacked: a loop, vmap, or grouped convolutions."""
+
+    def __post_init__(self) -> None:
+        at_least("env.num_epochs", self.num_epochs, 1)
+        at_least("env.steps_per_epoch", self.steps_per_epoch, 1)
+
+
+@dataclass(kw_only=True, slots=True)
+class SlotsConfig:
+    """Where modules may grow, how many, and the numbers of the lifecycle's gates."""
+
+    num_slots: int = 3
+    """Number of slots, spread evenly over the places that the host offers."""
+    ids: list[str] | None = None
+    """Explicit slot ids such as ``[r0c0, r0c2]``, ``num_slots`` of them; null = spread evenly."""
+    max_developing: int | None = None
+    """Most seed modules in GERMINATED and TRAINING at once; null = num_slots."""
+    max_seeds: int | None = None
+    """Most seed modules in BLENDING, HOLDING, FOSSILIZED or fading at once; null = num_slots."""
+    min_training_epochs: int = 5
+    """Epochs in TRAINING, since the last EXTEND, before gate G2 can pass."""
+    min_cull_age: int = 1
+    """Trained epochs before a seed module can be culled."""
+    embargo_epochs: int = 3
+    """Epochs that a slot stays EMBARGOED after a cull."""
+    resetting_epochs: int = 1
+    """Epochs that a slot stays RESETTING after its embargo."""
+    min_gradient_health: float = 0.7
+    """Gradient health that gate G2 asks for, in [0, 1]."""
+    vanish_norm: float = 1e-6
+    """Gradient norm below which a seed module's gradient counts as vanishing."""
+    explode_norm: float = 1e3
+    """Gradient norm above which a seed module's gradient counts as exploding."""
+    isolate_until: IsolateUntil = IsolateUntil.blending
+    """Stage from which host and seed module share gradients."""
+    incubation: Incubation = Incubation.auxiliary
+    """Learning signal of an isolated seed module."""
+    param_budget: float = 4.0
+    """Parameters that may be added before the observation saturates, in multiples of the host's own."""
+    blueprints: list[str] | None = None
+    """Blueprints that may germinate; null = all that fit the host."""
+
+    def __post_init__(self) -> None:
+        at_least("slots.num_slots", self.num_slots, 1)
+        if self.ids is not None:
+            distinct("slots.ids", self.ids)
+            if len(self.ids) != self.num_slots:
+                raise ValueError(
+                    f"slots.ids names {len(self.ids)} slots ({', '.join(self.ids)}) but slots.num_slots is "
+                    f"{self.num_slots}: set slots.num_slots={len(self.ids)}"
+                )
+        # A cap above num_slots is no contradiction, only idle: a sweep over num_slots keeps its preset's caps.
+        for key in ("max_developing", "max_seeds"):
+            cap = getattr(self, key)
+            if cap is not None:
+                at_least(f"slots.{key}", cap, 1)
+        at_least("slots.min_training_epochs", self.min_training_epochs, 1)
+        for key in ("min_cull_age", "embargo_epochs", "resetting_epochs"):
+            at_least(f"slots.{key}", getattr(self, key), 0)
+        within("slots.min_gradient_health", self.min_gradient_health, 0, 1)
+        at_least("slots.vanish_norm", self.vanish_norm, 0)
+        positive("slots.explode_norm", self.explode_norm)
+        if self.vanish_norm >= self.explode_norm:
+            raise ValueError(
+                f"slots.vanish_norm={self.vanish_norm} must be below slots.explode_norm={self.explode_norm}"
+            )
+        positive("slots.param_budget", self.param_budget)
+        if self.blueprints is not None:
+            distinct("slots.blueprints", self.blueprints)
+            for blueprint in self.blueprints:
+                known("slots.blueprints", blueprint, blueprint_ids())
+
+
+@dataclass(kw_only=True, slots=True)
+class ObservationConfig:
+    """What a controller sees beyond the fixed layout."""
+
+    slot_probes: bool = False
+    """Append per-slot statistics of the host (dead channels, rank, gradient, gain estimate), empty slots included."""
+    contribution_decay: float = 0.995
+    """How fast the freshness of a measured contribution falls, per epoch."""
+
+    def __post_init__(self) -> None:
+        within("observation.contribution_decay", self.contribution_decay, 0, 1)
+
+
+@dataclass(kw_only=True, slots=True)
+class CounterfactualConfig:
+    """Validation passes with modules switched off."""
+
+    pairs_every: int = 5
+    """Epochs between the solo passes from which interactions of three or more modules come; 0 = never."""
+
+    def __post_init__(self) -> None:
+        at_least("counterfactual.pairs_every", self.pairs_every, 0)

@@ -1,0 +1,66 @@
+"""What only the registries, the host and the machine can tell about a configuration, asked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from esper.blueprints import blueprint_ids, compatible
+from esper.config.checks import at_most, known
+from esper.config.root import Config
+from esper.devices import resolve_device
+from esper.hosts import HOSTS, build_host
+from esper.slots import select_slots
+from esper.tasks import TASKS, load_task
+
+
+def preflight(config: Config) -> None:
+    """Refuse names that no registry has, slots that the host does not offer, and devices that are not there.
+
+    Raises:
+        ValueError: names the key, the value and the choices.
+    """
+    # Imported here: they build on much that configuration itself must not need.
+    from esper.controllers import CONTROLLERS
+    from esper.envs.rewards import REWARDS
+
+    known("task.name", config.task.name, TASKS)
+    known("host.name", config.host.name, HOSTS)
+    known("reward.family", config.reward.family, REWARDS)
+    for controller in config.evaluation.controllers:
+        known("evaluation.controllers", controller, CONTROLLERS)
+    resolve_device(config.devices)
+    _check_host(config)
+
+
+def _check_host(config: Config) -> None:
+    task, host = load_task(config.task.name), config.host
+    at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
+    built = build_host(
+        host.name,
+        in_channels=task.in_channels,
+        image_size=task.image_size,
+        num_classes=task.num_classes,
+        widths=host.widths,
+        kernel_sizes=host.kernel_sizes,
+        strides=host.strides,
+        pools=host.pools,
+        norm_groups=host.norm_groups,
+        place_rows=host.place_rows,
+    )
+    channels = {place.slot_id: place.channels for place in built.places}
+    try:
+        chosen = select_slots(tuple(channels), config.slots.num_slots, config.slots.ids)
+    except ValueError as error:
+        raise ValueError(f"slots.{error}" if str(error).startswith("num_slots") else f"slots.ids: {error}") from error
+    fits = compatible(built.family, [channels[slot_id] for slot_id in chosen]).any(dim=0).tolist()
+    offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+    for blueprint in config.slots.blueprints or ():
+        _check_fits("slots.blueprints", blueprint, built.family, offered)
+    for name, step in config.evaluation.schedule.items():
+        _check_fits(f"evaluation.schedule.{name}.blueprint", step.blueprint, built.family, offered)
+
+
+def _check_fits(key: str, blueprint: str, family: str, offered: Iterable[str]) -> None:
+    names = list(offered)
+    if blueprint not in names:
+        raise ValueError(f"{key}: {blueprint!r} does not fit this {family} host; choose from {', '.join(names)}")

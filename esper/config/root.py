@@ -1,0 +1,175 @@
+"""The whole configuration, with evaluation and telemetry, and the checks that span sections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from esper.blueprints import blueprint_ids
+from esper.config.checks import at_least, at_most, distinct, known
+from esper.config.growth import (
+    CounterfactualConfig,
+    EnvConfig,
+    HostConfig,
+    InstancesConfig,
+    ObservationConfig,
+    SlotsConfig,
+    TaskConfig,
+)
+from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
+from esper.hosts import check_fault
+
+
+class Level(StrEnum):
+    """How much telemetry is kept."""
+
+    off = "off"
+    normal = "normal"
+    debug = "debug"
+
+
+class Console(StrEnum):
+    """What a run shows in the terminal; auto = live in a terminal, plain otherwise."""
+
+    auto = "auto"
+    live = "live"
+    plain = "plain"
+    off = "off"
+
+
+@dataclass(kw_only=True, slots=True)
+class ScheduleStep:
+    """One step of the ``schedule`` controller."""
+
+    epoch: int = 0
+    """Host epoch at which it germinates."""
+    slot: int = 0
+    """Which slot, as its number in canonical order."""
+    blueprint: str = "conv_light"
+    """Which blueprint."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluationConfig:
+    """The closing table: every controller on the same held-out hosts."""
+
+    controllers: list[str] = field(default_factory=lambda: ["learned", "heuristic", "random", "never"])
+    """Rows of the table, from the controller registry."""
+    num_hosts: int = 32
+    """Held-out instances that each controller grows."""
+    deterministic: bool = True
+    """Let the learned controller take its most probable action instead of sampling."""
+    schedule: dict[str, ScheduleStep] = field(default_factory=lambda: {"first": ScheduleStep()})
+    """Steps of the ``schedule`` controller, by any name."""
+
+    def __post_init__(self) -> None:
+        distinct("evaluation.controllers", self.controllers)
+        at_least("evaluation.num_hosts", self.num_hosts, 1)
+        for name, step in self.schedule.items():
+            at_least(f"evaluation.schedule.{name}.epoch", step.epoch, 0)
+            at_least(f"evaluation.schedule.{name}.slot", step.slot, 0)
+            known(f"evaluation.schedule.{name}.blueprint", step.blueprint, blueprint_ids())
+
+
+@dataclass(kw_only=True, slots=True)
+class TelemetryConfig:
+    """What a run records and shows."""
+
+    level: Level = Level.normal
+    """Events kept: none, those of the lifecycle, or one per action as well."""
+    console: Console = Console.auto
+    """Progress in the terminal."""
+    plots: bool = True
+    """Draw PNGs at the end of a run."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Config:
+    """Everything that a run depends on."""
+
+    seed: int = 0
+    """RNG seed of the whole run."""
+    devices: str = "cpu"
+    """Where hosts and policy live: auto, cpu, or the index of one CUDA device."""
+    num_threads: int = 0
+    """CPU threads of tensor operations; 0 = all cores."""
+    name: str = "run"
+    """Name of the run and of its folder."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    """The data that hosts train on."""
+    host: HostConfig = field(default_factory=HostConfig)
+    """The network that grows."""
+    instances: InstancesConfig = field(default_factory=InstancesConfig)
+    """Which hosts environments draw."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The growth environment."""
+    slots: SlotsConfig = field(default_factory=SlotsConfig)
+    """Where and how modules may grow."""
+    observation: ObservationConfig = field(default_factory=ObservationConfig)
+    """What a controller sees."""
+    counterfactual: CounterfactualConfig = field(default_factory=CounterfactualConfig)
+    """Validation passes with modules switched off."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """The learned controller's network."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """How the learned controller learns."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    """What a controller is paid for."""
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """The training loop."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """The closing table."""
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    """What is recorded and shown."""
+
+    def __post_init__(self) -> None:
+        at_least("seed", self.seed, 0)
+        at_least("num_threads", self.num_threads, 0)
+        if self.devices not in ("auto", "cpu") and not (self.devices.isascii() and self.devices.isdigit()):
+            raise ValueError(f"devices must be auto, cpu or the index of one CUDA device, got {self.devices!r}")
+        if not self.name or self.name in (".", "..") or "/" in self.name:
+            raise ValueError(f"name must be a folder name without '/', got {self.name!r}")
+        self._resolve_nulls()
+        self._check_learning()
+        self._check_instances()
+        for name, step in self.evaluation.schedule.items():
+            at_most(f"evaluation.schedule.{name}.epoch", step.epoch, "env.num_epochs - 1", self.env.num_epochs - 1)
+            at_most(f"evaluation.schedule.{name}.slot", step.slot, "slots.num_slots - 1", self.slots.num_slots - 1)
+
+    def _resolve_nulls(self) -> None:
+        """Make the configuration that is shown and saved say the numbers that a run uses.
+
+        Here and not in the sections: Hydra builds the default sections before it knows any other value.
+        """
+        if self.slots.max_developing is None:
+            self.slots.max_developing = self.slots.num_slots
+        if self.slots.max_seeds is None:
+            self.slots.max_seeds = self.slots.num_slots
+        if self.trainer.num_steps is None:
+            self.trainer.num_steps = self.env.num_epochs
+
+    def _check_learning(self) -> None:
+        at_most("ppo.num_minibatches", self.ppo.num_minibatches, "trainer.num_envs", self.trainer.num_envs)
+        if self.ppo.anneal_lr:
+            # Beyond the end of the annealing the learning rate is 0 and a run would only burn time.
+            at_most(
+                "trainer.num_iterations",
+                self.trainer.num_iterations,
+                "ppo.anneal_iterations (with ppo.anneal_lr=true)",
+                self.ppo.anneal_iterations,
+            )
+
+    def _check_instances(self) -> None:
+        at_most(
+            "evaluation.num_hosts", self.evaluation.num_hosts, "instances.num_held_out", self.instances.num_held_out
+        )
+        drawn = [family for family, weight in self.instances.families.items() if weight]
+        for family in drawn:
+            try:
+                check_fault(family, len(self.host.widths))
+            except ValueError as error:
+                raise ValueError(f"instances.families.{family}: {error} (weight 0 leaves a family out)") from None
+        if any(family.startswith("starved_") for family in drawn):
+            at_most(
+                "instances.alive_channels", self.instances.alive_channels, "min(host.widths)", min(self.host.widths)
+            )

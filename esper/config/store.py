@@ -1,0 +1,119 @@
+"""The one place where a composed Hydra configuration becomes dataclasses, and back to YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from esper.config.errors import unknown_key
+from esper.config.paths import CONF_DIR
+from esper.config.root import Config
+
+VERSION_BASE = "1.3"
+CONFIG_NAME = "config"
+
+# Once per process, so that the folder that was checked before a run is the folder that the run gets.
+_STARTED = time.strftime("%Y%m%d-%H%M%S")
+
+
+def _run_name(*, _root_: DictConfig) -> str:
+    """``<preset or task>-seed<seed>-<start time>[-<job number>]``."""
+    hydra = cast(DictConfig, HydraConfig.get()) if HydraConfig.initialized() else OmegaConf.create()
+    label = OmegaConf.select(hydra, "runtime.choices.preset") or _root_.task.name
+    if isinstance(label, ListConfig):
+        label = "+".join(label)
+    job = OmegaConf.select(hydra, "job.num", throw_on_missing=False)
+    return f"{label}-seed{_root_.seed}-{_STARTED}" + ("" if job is None else f"-{job}")
+
+
+def register() -> None:
+    """Make the schema and the run name known to Hydra."""
+    ConfigStore.instance().store(name="schema", node=Config)
+    OmegaConf.register_new_resolver("esper.run_name", _run_name, replace=True)
+
+
+def load(cfg: DictConfig) -> Config:
+    """Turn a composed configuration into validated dataclasses.
+
+    Raises:
+        ValueError: a value is missing, out of range, or contradicts another; names the key in full.
+    """
+    _check_keys(cfg)
+    return cast(Config, OmegaConf.to_object(cfg))
+
+
+def _check_keys(node: DictConfig, prefix: str = "") -> None:
+    """Refuse keys that a dataclass does not have ("+key=value" gets past Hydra's own check) and missing values."""
+    schema = OmegaConf.get_type(node)
+    known = {item.name for item in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else set(node)
+    for key in map(str, node):
+        full = f"{prefix}{key}"
+        if key not in known:
+            raise ValueError(unknown_key(full))
+        if OmegaConf.is_interpolation(node, key):  # resolves to something that is checked where it stands
+            continue
+        if OmegaConf.is_missing(node, key):
+            raise ValueError(f"no value for {full}: say {full}=<value>")
+        if isinstance(node[key], DictConfig):
+            _check_keys(node[key], f"{full}.")
+
+
+def compose(*overrides: str) -> Config:
+    """Compose and load a configuration outside of an entry point: ``compose("+preset=digits", "seed=1")``."""
+    with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE):
+        return load(hydra_compose(CONFIG_NAME, overrides=list(overrides)))
+
+
+def to_plain(config: Config) -> dict[str, Any]:
+    """Nested dictionaries of plain Python values, enums as their names."""
+    return cast(dict[str, Any], _plain(dataclasses.asdict(config)))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.name if isinstance(value, Enum) else value
+
+
+def to_yaml(config: Config) -> str:
+    """The effective configuration as YAML; composing it over the schema gives an equal configuration."""
+    return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
+
+
+def save_yaml(config: Config, path: Path) -> None:
+    """Write the effective configuration."""
+    path.write_text(to_yaml(config), encoding="utf-8")
+
+
+def summary(config: Config) -> str:
+    """The effective configuration on one line per section, for the start of a run's output."""
+    plain = to_plain(config)
+    root = {key: value for key, value in plain.items() if not isinstance(value, dict)}
+    sections = {"run": root, **{key: value for key, value in plain.items() if isinstance(value, dict)}}
+    width = max(map(len, sections))
+    return "\n".join(
+        f"{section:<{width}}  " + " ".join(f"{key}={_flat(value)}" for key, value in values.items())
+        for section, values in sections.items()
+    )
+
+
+def _flat(value: object) -> str:
+    """A value as it is written on the command line."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_flat(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_flat, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)

@@ -1,0 +1,26 @@
+"""Train a controller: ``python -m esper.train +preset=digits seed=1``, or a sweep with ``-m``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from esper.config import cli
+from esper.config.preflight import preflight
+from esper.config.root import Config
+
+
+def train(config: Config, run_dir: Path) -> None:
+    """Train a controller, evaluate it, and leave everything in ``run_dir``."""
+    # Imported here, so that help and errors of use come at once.
+    from esper.trainer import train
+
+    train(config, run_dir)
+
+
+def main() -> None:
+    """Compose the configuration from the command line, check it, and train."""
+    cli.run(train, preflight)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The command line: one clear line and an exit code for errors of use, everything else as Hydra has it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from esper.config import Config, UsageError, cli, save_yaml
+from esper.config.errors import RunError
+
+Outcome = tuple[int, str, list[tuple[Config, Path]]]
+
+
+@pytest.fixture
+def esper(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Run an entry point in an empty folder: exit code, stderr, and the (configuration, run folder) of each job."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+
+    def call(*words: str, fail: dict[int, Exception] | None = None) -> Outcome:
+        runs: list[tuple[Config, Path]] = []
+
+        def task(config: Config, run_dir: Path) -> None:
+            if fail and config.seed in fail:
+                raise fail[config.seed]
+            save_yaml(config, run_dir / "config.yaml")
+            runs.append((config, run_dir))
+
+        def check(config: Config) -> None:
+            if config.seed == 13:
+                raise ValueError("seed must not be 13")
+
+        monkeypatch.setattr(sys, "argv", ["esper-train", *words])
+        code = 0
+        try:
+            cli.run(task, check)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, capsys.readouterr().err, runs
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["+preset=digts"], "preset: unknown 'digts' (did you mean 'digits'?); choose from digits, digits_deep, smoke"),
+        (["preset=digits"], "preset is added with a plus: +preset=<name>"),
+        (["+debug=x"], "debug: unknown 'x'; choose from fast"),
+        (["task=mnist"], "task: unknown 'mnist'; choose from digits"),
+        (["host=mlp"], "host: unknown 'mlp'; choose from digits, digits_deep"),
+        (["trainer.num_envs=0"], "trainer.num_envs must be at least 1, got 0"),
+        (["num_envs=8"], "unknown key 'num_envs' (did you mean 'trainer.num_envs'?); keys and sections: seed, devices"),
+        (["ppo.clip_coeff=0.1"], "unknown key 'ppo.clip_coeff' (did you mean 'clip_coef'?); keys of ppo: lr, adam_eps"),
+        (["+bogus=1"], "unknown key 'bogus'; keys and sections: seed"),
+        (["++ppo.bogus=1"], "unknown key 'ppo.bogus'; keys of ppo: lr"),
+        (["instances.families.starved_3=1"], "to add it, say '+instances.families={starved_3: <value>}'"),
+        (["ppo.lr=fast"], "ppo.lr must be a number, got 'fast'"),
+        (["trainer.num_envs=1e3"], "trainer.num_envs must be a whole number, got '1000.0'"),
+        (["env.mapping=lop"], "env.mapping: unknown 'lop' (did you mean 'loop'?); choose from loop, vmap, grouped"),
+        (["devices=[0,1]"], "devices must be one word, got [0, 1]"),
+        (["seed=null"], "seed: field 'seed' is not Optional (in seed=null)"),
+        (["host.widths=8"], "(in host.widths=8)"),
+        (["seed=???"], "no value for seed: say seed=<value>"),
+        (["trainer.num_envs"], "cannot read 'trainer.num_envs': missing EQUAL at '<EOF>'; say key=value"),
+        (["seed=1,2"], "3. To sweep over it, add --multirun to your command line"),
+        (["seed=13"], "seed must not be 13"),
+        (["-m", "seed=1,13"], "seed must not be 13"),
+        (["-m", "seed=1,2", "ppo.lr=1,fast"], "ppo.lr must be a number, got 'fast'"),
+        (["-m", "seed=1,2", "name=x"], "jobs 0 and 1 of this sweep would share the run folder multirun/x"),
+        (["--config-dir", "nowhere"], "--config-dir: no such folder 'nowhere'"),
+        (["--cfg", "job", "ppo.bogus=1"], "unknown key 'ppo.bogus'; keys of ppo: lr"),
+    ],
+)
+def test_errors_of_use_are_one_line_and_leave_nothing(
+    esper: Callable[..., Outcome], tmp_path: Path, words: list[str], message: str
+) -> None:
+    code, err, runs = esper(*words)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert runs == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_gets_its_configuration_and_its_folder(esper: Callable[..., Outcome], tmp_path: Path) -> None:
+    code, err, [(config, run_dir)] = esper("+preset=smoke", "seed=4", "name=mine")
+    assert (code, err) == (0, "")
+    assert (config.seed, config.name, config.trainer.num_envs) == (4, "mine", 4)
+    assert run_dir == tmp_path / "outputs" / "mine"
+    assert [path.name for path in run_dir.iterdir()] == ["config.yaml"]
+    assert Path.cwd() == tmp_path
+
+
+def test_the_default_name_of_a_run_is_its_folder(esper: Callable[..., Outcome]) -> None:
+    _, _, [(config, run_dir)] = esper("+preset=smoke", "seed=4")
+    assert config.name.startswith("smoke-seed4-")
+    assert run_dir.name == config.name
+
+
+def test_a_sweep_writes_one_folder_per_job_directly_below_multirun(
+    esper: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    code, err, runs = esper("-m", "+preset=smoke", "seed=1,2", "ppo.lr=0.1,0.2")
+    assert (code, err) == (0, "")
+    assert [(config.seed, config.ppo.lr) for config, _ in runs] == [(1, 0.1), (1, 0.2), (2, 0.1), (2, 0.2)]
+    assert all(run_dir.parent == tmp_path / "multirun" and run_dir.name == config.name for config, run_dir in runs)
+    assert len({run_dir for _, run_dir in runs}) == 4
+
+
+def test_a_failing_job_does_not_stop_its_sweep(esper: Callable[..., Outcome]) -> None:
+    code, err, runs = esper("-m", "seed=1,2", fail={1: RunError("disk full")})
+    assert code == 1
+    assert [config.seed for config, _ in runs] == [2]
+    assert "disk full" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "status.json"])
+def test_a_folder_that_holds_a_run_is_refused_and_left_alone(
+    esper: Callable[..., Outcome], tmp_path: Path, file: str
+) -> None:
+    folder = tmp_path / "outputs" / "mine"
+    folder.mkdir(parents=True)
+    (folder / file).write_text("precious")
+    code, err, runs = esper("+preset=smoke", "name=mine")
+    assert (code, runs) == (2, [])
+    assert err.startswith(f"error: run folder outputs/mine already holds a run ({file}): choose another with name=")
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(file, "precious")]
+
+
+@pytest.mark.parametrize("words", [["hydra.run.dir=file/x"], ["-m", "seed=1,2", "hydra.sweep.dir=file/x"]])
+def test_a_folder_that_cannot_be_made_ends_in_one_line(
+    esper: Callable[..., Outcome], tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    code, err, runs = esper(*words)
+    assert (code, runs) == (1, [])
+    assert err.startswith("error: cannot write to file/x (Not a directory): choose another place with hydra.run.dir=")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to read-only folders")
+def test_a_read_only_output_folder_ends_in_one_line(esper: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir(mode=0o555)
+    code, err, runs = esper("+preset=smoke", "name=mine")
+    assert (code, runs) == (1, [])
+    assert err.startswith("error: cannot write to outputs/mine (Permission denied)")
+
+
+@pytest.mark.parametrize(("error", "code"), [(UsageError("too many slots"), 2), (RunError("disk full"), 1)])
+def test_errors_of_use_from_inside_a_run_are_one_line(
+    esper: Callable[..., Outcome], error: Exception, code: int
+) -> None:
+    assert esper("seed=1", fail={1: error}) == (code, f"error: {error}\n", [])
+
+
+def test_bugs_show_their_traceback(esper: Callable[..., Outcome]) -> None:
+    code, err, _ = esper("seed=1", fail={1: KeyError("a bug")})
+    assert code == 1
+    assert "Traceback" in err
+    assert "a bug" in err
+    assert "test_cli.py" in err
+
+
+def test_hydra_full_error_shows_where_an_error_of_use_arose(
+    esper: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(UsageError, match="seed must not be 13"):
+        esper("seed=13")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["--info", "defaults"]])
+def test_hydras_own_flags_still_work(esper: Callable[..., Outcome], tmp_path: Path, words: list[str]) -> None:
+    code, err, runs = esper(*words)
+    assert (code, err, runs) == (0, "", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_installed_module_refuses_from_any_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "esper.train", "+preset=nope"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: preset: unknown 'nope'; choose from digits, digits_deep, smoke\n"

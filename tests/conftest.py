@@ -1,0 +1,23 @@
+"""Shared by all tests: one thread, reproducible property tests, and a reason when a GPU test cannot run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+
+# Maps here are tiny: threads cost more than they bring, and float sums must not depend on the machine's cores.
+torch.set_num_threads(1)
+
+# Derandomized: a failure in one run is a failure in the next. No deadline: the first example compiles and caches.
+settings.register_profile("esper", derandomize=True, deadline=None, max_examples=30)
+settings.load_profile("esper")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked ``gpu`` where there is none, with a reason."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device, none is visible"))
