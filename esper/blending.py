@@ -47,16 +47,19 @@ def curve(progress: Tensor, curve: Tensor) -> Tensor:
     return torch.where(progress >= 1, torch.ones_like(value), value)
 
 
-def delta(x: Tensor, s: Tensor, algorithm: BlendAlgorithm, gate: Tensor | None = None) -> Tensor:
-    """What full alpha adds to the host feature; zero where the module is the identity.
+def blend(x: Tensor, s: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm, gate: Tensor | None = None) -> Tensor:
+    """Host feature with a seed module's output blended in.
 
-    * ADD: s - x
-    * MULTIPLY: x tanh(s - x)
-    * GATE: g (s - x)
+    * ADD: x + alpha (s - x)
+    * MULTIPLY: x (1 + alpha tanh(s - x))
+    * GATE: x + alpha g (s - x)
+
+    Exactly x at alpha 0 (if s is finite) and wherever s equals x; exactly s under ADD at alpha 1.
 
     Args:
         x: ``float [..., B, C, H, W]``, the host feature.
         s: the module's output, same shape.
+        alpha: a number, or a tensor that broadcasts against ``x``.
         algorithm: which formula.
         gate: ``float [..., B, C, 1, 1]`` in [0, 1]; for GATE only.
 
@@ -64,25 +67,11 @@ def delta(x: Tensor, s: Tensor, algorithm: BlendAlgorithm, gate: Tensor | None =
         ValueError: GATE without a gate, or a gate with another algorithm.
     """
     _check_gate(algorithm, gate is not None)
-    change = s - x
     if algorithm is BlendAlgorithm.MULTIPLY:
-        return x * torch.tanh(change)
-    return change if gate is None else gate * change
-
-
-def blend(x: Tensor, s: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm, gate: Tensor | None = None) -> Tensor:
-    """Host feature with a seed module's output blended in: x + alpha * delta.
-
-    Exactly x at alpha 0 (if s is finite) and wherever s equals x; s to rounding under ADD at alpha 1.
-
-    Args:
-        x, s, algorithm, gate: as for :func:`delta`.
-        alpha: a number, or a tensor that broadcasts against ``x``.
-
-    Raises:
-        ValueError: as :func:`delta`.
-    """
-    return x + alpha * delta(x, s, algorithm, gate)
+        return x * (1.0 + alpha * torch.tanh(s - x))
+    weight = alpha if gate is None else alpha * gate
+    # Not x + alpha (s - x), which at alpha 1 is s to rounding only.
+    return torch.lerp(x, s, weight)
 
 
 def _check_gate(algorithm: BlendAlgorithm, has_gate: bool) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from esper.actions import OP_NAMES
 from esper.envs.history import HISTORY
 from esper.lifecycle import STAGE_NAMES
+from esper.population.probes import NUM_PROBES, PROBE_NAMES
 
 BOUND = 2.0
 """No feature leaves [-2, 2]."""
@@ -94,12 +95,10 @@ _SLOT: tuple[_Row, ...] = (
     _value("freshness", 0, 1),
 )
 
-PROBE_NAMES: tuple[str, ...] = ("dead_channels", "effective_rank", "log_gradient_norm", "first_order_gain")
 _PROBE: tuple[_Row, ...] = tuple(_value(name, -BOUND, BOUND) for name in PROBE_NAMES)
 
 NUM_BASE_FEATURES = len(_BASE)
 NUM_SLOT_FEATURES = len(_SLOT)
-NUM_PROBES = len(_PROBE)
 BASE_INDEX: dict[str, int] = {row[0]: index for index, row in enumerate(_BASE)}
 SLOT_INDEX: dict[str, int] = {row[0]: index for index, row in enumerate(_SLOT)}
 BASE_LOW, BASE_HIGH = (np.array([row[bound] for row in _BASE], dtype=np.float32) for bound in (1, 2))

@@ -100,14 +100,13 @@ class HostHistory:
         for name, (_, shape, value) in _FIRST.items():
             setattr(self, name, getattr(self, name).masked_fill(which.view(-1, *(1 for _ in shape)), value))
 
-    def record(self, loss: Tensor, accuracy: Tensor, *, which: Tensor | None = None, trained: bool = True) -> None:
-        """Append a validation.
+    def record(self, loss: Tensor, accuracy: Tensor, *, which: Tensor | None = None) -> None:
+        """Append the validation after a trained epoch.
 
         Args:
             loss: ``float [E]``.
             accuracy: ``float [E]`` in [0, 1].
             which: ``bool [E]``, environments to which it applies; all by default.
-            trained: whether an epoch was trained before it (false for a validation at reset).
         """
         loss = loss.double()
         loss = torch.where(loss.isfinite(), loss, torch.inf)
@@ -120,7 +119,7 @@ class HostHistory:
         stable_epochs = torch.where((change > low) & (change < high), self.stable_epochs + 1, 0)
         self._update(
             which,
-            epoch=self.epoch + trained,
+            epoch=self.epoch + 1,
             losses=torch.cat([self.losses[:, 1:], loss[:, None]], dim=1),
             accuracies=torch.cat([self.accuracies[:, 1:], accuracy[:, None]], dim=1),
             best_loss=self.best_loss.fmin(loss),

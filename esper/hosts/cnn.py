@@ -24,7 +24,7 @@ class BlockNames:
 
 
 class CNNHost(SegmentedHost):
-    """Blocks of conv ("same" padding) - GroupNorm - ReLU [place r0c{i}] (- AvgPool 2 [place r1c{i}]).
+    """Blocks of conv ("same" padding) - GroupNorm - ReLU [place r0c{i}] (- MaxPool 2 [place r1c{i}]).
 
     ``[B, in_channels, H, W] -> [B, num_classes]``; head: global average pool, linear.
 
@@ -82,7 +82,7 @@ class CNNHost(SegmentedHost):
             layers[f"relu{block}"] = nn.ReLU()
             end_segment(0, block)
             if pools[block]:
-                layers[f"pool{block}"] = nn.AvgPool2d(2)
+                layers[f"pool{block}"] = nn.MaxPool2d(2)
                 end_segment(1, block)
             channels = width
         layers["pool"] = nn.AdaptiveAvgPool2d(1)

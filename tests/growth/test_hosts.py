@@ -20,7 +20,7 @@ DIGITS: dict[str, Any] = {
     "strides": (2, 1, 1),
     "pools": (False, True, False),
 }
-LEAVES = (nn.Conv2d, nn.GroupNorm, nn.ReLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear)
+LEAVES = (nn.Conv2d, nn.GroupNorm, nn.ReLU, nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear)
 
 
 def digits_host(stream: int = 0, **changes: Any) -> SegmentedHost:

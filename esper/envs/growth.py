@@ -1,0 +1,420 @@
+"""Growth as a reinforcement-learning environment: one step is one host epoch of every environment.
+
+The order inside a step is fixed: the action is applied; alphas tick and every host trains one epoch; gradient
+statistics; validation and counterfactuals; at most one mechanical transition per slot; reward, from this validation and
+the one before; observation and masks. So reward t contains the epoch that action t shaped.
+
+Axis legend: E = environments, S = slots, B = blueprints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper.actions import BlendAlgorithm, Head
+from esper.envs.history import HostHistory
+from esper.envs.instances import Instance, InstancePool
+from esper.envs.observations import Observation, observe
+from esper.envs.rewards import Potential, RewardFamily, RewardInputs, charged_parameters, rent, total
+from esper.envs.twins import Nursery, TwinCache
+from esper.lifecycle import (
+    Applied,
+    GrowthRules,
+    SeedReport,
+    SlotState,
+    Stage,
+    Transitions,
+    apply_actions,
+    legal,
+    record_contributions,
+    record_gradients,
+    record_parameters,
+    reports,
+    tick,
+    transition,
+)
+from esper.population import (
+    EpochStats,
+    GrowthStage,
+    Population,
+    Samples,
+    Valuation,
+    evaluate,
+    probe_hosts,
+    train_epoch,
+    valuate,
+)
+from esper.rng import generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSettings:
+    """Plain numbers of the environment.
+
+    Attributes:
+        incubation: ``auxiliary`` or ``straight_through``.
+        isolate_until_fossilized: keep gradients through blended modules out of the host until they are FOSSILIZED.
+        pairs_every: epochs between measurements of pair interactions of three modules or more; 0 is never.
+        gamma: discount under which rewards telescope.
+        rent_weight, rent_kind: see :func:`esper.envs.rewards.rent`.
+        crash_penalty: points.
+        reward_scale: fixed factor on rewards.
+        param_budget: added parameters, as a multiple of the host's, at which that feature is 1.
+        slot_probes: whether observations end with slot probes.
+        contribution_decay: freshness lost per epoch since a contribution was measured.
+    """
+
+    incubation: str = "auxiliary"
+    isolate_until_fossilized: bool = False
+    pairs_every: int = 5
+    gamma: float = 1.0
+    rent_weight: float = 3.0
+    rent_kind: str = "linear"
+    crash_penalty: float = 10.0
+    reward_scale: float = 0.1
+    param_budget: float = 4.0
+    slot_probes: bool = True
+    contribution_decay: float = 0.995
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRecord:
+    """How an episode ended.
+
+    Attributes:
+        environment: which.
+        instance: what it grew.
+        episode_return: sum of unscaled rewards discounted by gamma, in points.
+        val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked for.
+        added_parameters: of the FOSSILIZED modules.
+        num_fossilized: how many.
+        crashed: the host's loss was not finite.
+    """
+
+    environment: int
+    instance: Instance
+    episode_return: float
+    val_accuracy: float
+    test_accuracy: float | None
+    added_parameters: int
+    num_fossilized: int
+    crashed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One step of all environments.
+
+    Attributes:
+        observation: the true next one, before any reset.
+        reward: ``float32 [E]``, scaled.
+        components: named parts of the unscaled reward, ``float64 [E]`` each.
+        terminated: ``bool [E]``, the episode is over (its last epoch, or a crash). A full episode is a terminal state,
+            so nothing is ever truncated.
+        applied, transitions: what the action and the rules did.
+        epochs: ``int64 [E]``, host epoch just trained, from 1.
+        accuracy: ``float64 [E]`` val accuracy at the present alphas.
+        episodes: records of the episodes that ended.
+    """
+
+    observation: Observation
+    reward: Tensor
+    components: dict[str, Tensor]
+    terminated: Tensor
+    applied: Applied
+    transitions: Transitions
+    epochs: Tensor
+    accuracy: Tensor
+    episodes: tuple[EpisodeRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvView:
+    """What a controller may look at. The state is the environment's own: read only."""
+
+    observation: Observation
+    state: SlotState
+    history: HostHistory
+    slot_ids: tuple[str, ...]
+
+
+class GrowthEnv:
+    """E growing hosts behind ``reset`` and ``step``.
+
+    Args:
+        population: the hosts.
+        nursery: brings instances into it.
+        pool: instances to draw from.
+        twins: curves of never-grown twins, or ``None`` for B = 0.
+        family: reward family.
+        rules: of growth.
+        compatible: ``bool [S, B]``, blueprints offered at each slot.
+        settings: plain numbers.
+        run_seed: names the stream of instance draws.
+        measure_test: also measure test accuracy of final networks.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        nursery: Nursery,
+        pool: InstancePool,
+        *,
+        twins: TwinCache | None,
+        family: RewardFamily,
+        rules: GrowthRules,
+        compatible: Tensor,
+        settings: EnvSettings,
+        run_seed: int,
+        measure_test: bool = False,
+    ) -> None:
+        num_envs, num_slots = population.num_envs, len(population.slot_ids)
+        self.population, self.nursery, self.pool, self.twins = population, nursery, pool, twins
+        self.family, self.rules, self.compatible, self.settings = family, rules, compatible, settings
+        self.measure_test = measure_test
+        self.num_envs, self.slot_ids = num_envs, population.slot_ids
+        self.num_epochs = nursery.training.num_epochs
+        self.state = SlotState.empty(num_envs, num_slots)
+        self.history = HostHistory.empty(num_envs)
+        self.instances: list[Instance] = []
+        self._run_seed = run_seed
+        self._episodes = [0] * num_envs
+        self._births = [0] * num_envs
+        self._potential = Potential.start(num_envs)
+        self._returns = torch.zeros(num_envs, dtype=torch.float64)
+        self._over = torch.ones(num_envs, dtype=torch.bool)
+        self._probes: Tensor | None = None
+        self._val: Samples | None = None
+
+    def reset(self, which: Tensor | None = None) -> Observation:
+        """Start new episodes.
+
+        Args:
+            which: ``bool [E]``, the environments to reset; all when ``None``. The first call must reset all.
+        """
+        chosen = (torch.ones(self.num_envs, dtype=torch.bool) if which is None else which).nonzero().flatten().tolist()
+        drawn = [self.pool.draw(self._run_seed, env, self._episodes[env]) for env in chosen]
+        if not self.instances:
+            assert len(chosen) == self.num_envs, "the first reset must be of all environments"
+            self.instances = list(drawn)
+        for env, instance in zip(chosen, drawn, strict=True):
+            self.instances[env] = instance
+            self._episodes[env] += 1
+            self._births[env] = 0
+        if self.twins is not None:
+            self.twins.require(drawn)
+        self.nursery.place(self.population, chosen, drawn)
+        fresh = torch.zeros(self.num_envs, dtype=torch.bool)
+        fresh[chosen] = True
+        self.state.reset(fresh)
+        self.history.reset(fresh)
+        self._potential = self._potential.reset(fresh)
+        self._returns = self._returns.masked_fill(fresh, 0.0)
+        self._over = self._over & ~fresh
+        self._val = self.nursery.val(self.instances)
+        if self.settings.slot_probes and len(chosen):
+            self._probe_fresh(fresh)
+        return self.observation()
+
+    def step(self, actions: Tensor) -> StepResult:
+        """Apply one action per environment and train every host one epoch.
+
+        Args:
+            actions: ``int64 [E, 8]`` in head order. An illegal one changes nothing but the success flag.
+        """
+        assert not self._over.any(), "an environment whose episode is over must be reset before it can step"
+        applied = self._act(actions)
+        tick(self.state)
+        stats = self._train()
+        ended = self.history.epoch + 1 >= self.num_epochs
+        valuation = self._measure(stats, ended)
+        transitions = transition(self.state, self.rules)
+        self._free(transitions.removed)
+        crashed = ~stats.loss.isfinite()
+        components = self._pay(valuation, ended, crashed)
+        self.history.record(valuation.scores.loss, valuation.scores.accuracy)
+        self._over = ended | crashed
+        return StepResult(
+            observation=self.observation(),
+            reward=(self.settings.reward_scale * total(components)).float(),
+            components=components,
+            terminated=self._over,
+            applied=applied,
+            transitions=transitions,
+            epochs=self.history.epoch,
+            accuracy=valuation.scores.accuracy,
+            episodes=self._records(valuation, crashed),
+        )
+
+    def observation(self) -> Observation:
+        """What a controller may know now."""
+        features, blueprint_index = observe(
+            self.history,
+            self.state,
+            num_epochs=self.num_epochs,
+            param_budget=(self.settings.param_budget * self.population.num_host_parameters()).clamp(min=1.0),
+            min_training_epochs=self.rules.min_training_epochs,
+            probes=self._probes,
+            contribution_decay=self.settings.contribution_decay,
+        )
+        masks = legal(self.state, self.compatible, self.rules)
+        return Observation(features=features, blueprint_index=blueprint_index, masks=masks)
+
+    def view(self, observation: Observation) -> EnvView:
+        """The observation together with the arrays it was made from."""
+        return EnvView(observation=observation, state=self.state, history=self.history, slot_ids=self.slot_ids)
+
+    def reports(self, environment: int) -> dict[str, SeedReport]:
+        """Readable records of one environment's slots, by slot id in canonical order."""
+        host_params = int(self.population.num_host_parameters()[environment])
+        return reports(self.state, environment, self.slot_ids, host_params, self.rules)
+
+    def _act(self, actions: Tensor) -> Applied:
+        """Apply actions to the state, and make, free and restyle the modules that they concern."""
+        applied = apply_actions(self.state, actions, self.compatible, self.rules)
+        for env, slot in applied.germinated.nonzero().tolist():
+            stream = generator("module", self.instances[env].host_seed, slot, self._births[env])
+            self._births[env] += 1
+            blueprint = int(self.state.blueprint[env, slot])
+            self.population.germinate(env, slot, blueprint, self._algorithm(env, slot), stream)
+        self._free(applied.removed)
+        for env, slot in applied.restyled.nonzero().tolist():
+            self.population.restyle(env, slot, self._algorithm(env, slot))
+        self.history.record_action(actions[:, Head.OP], applied.success)
+        return applied
+
+    def _algorithm(self, env: int, slot: int) -> BlendAlgorithm:
+        return BlendAlgorithm(int(self.state.algorithm[env, slot]))
+
+    def _free(self, removed: Tensor) -> None:
+        for env, slot in removed.nonzero().tolist():
+            self.population.remove(env, slot)
+
+    def _train(self) -> EpochStats:
+        state, training, task = self.state, self.nursery.training, self.nursery.task
+        blended = state.present & ~state.developing
+        unsettled = blended & (state.stage != Stage.FOSSILIZED)
+        growth = GrowthStage(
+            alpha=state.alpha,
+            developing=state.developing,
+            isolated=unsettled if self.settings.isolate_until_fossilized else torch.zeros_like(unsettled),
+        )
+        return train_epoch(
+            self.population,
+            task.train.images,
+            task.train.labels,
+            self.nursery.order(self.instances, self.history.epoch.tolist()),
+            growth,
+            incubation=self.settings.incubation,
+            num_steps=training.steps_per_epoch,
+            lr=training.lr,
+            max_grad_norm=training.max_grad_norm,
+            probe=self.settings.slot_probes,
+        )
+
+    def _measure(self, stats: EpochStats, ended: Tensor) -> Valuation:
+        """Record gradient statistics, validate, and record what each module is worth."""
+        state = self.state
+        self._probes = stats.probes
+        record_parameters(state, self.population.num_parameters(), self.population.finite())
+        # A gradient that was not finite is measured and unhealthy, which is not the same as not measured.
+        norms = torch.where(state.present, stats.module_norm.nan_to_num(nan=torch.inf), torch.nan)
+        record_gradients(state, norms, stats.host_norm, self.population.num_host_parameters(), self.rules)
+        assert self._val is not None
+        every = self.settings.pairs_every
+        due = (self.history.epoch + 1) % every == 0 if every else torch.zeros(self.num_envs, dtype=torch.bool)
+        valuation = valuate(
+            self.population,
+            self._val,
+            alpha=state.alpha,
+            developing=state.developing,
+            kept=state.stage == Stage.FOSSILIZED,
+            kept_wanted=ended,
+            pairs_due=due,
+        )
+        record_contributions(state, valuation.contribution, valuation.interaction, valuation.boost)
+        return valuation
+
+    def _pay(self, valuation: Valuation, ended: Tensor, crashed: Tensor) -> dict[str, Tensor]:
+        """Reward components of this step; moves the potential and the returns on."""
+        settings, host = self.settings, self.population.num_host_parameters()
+        acting, kept = charged_parameters(self.state)
+        random_loss = torch.full((self.num_envs,), self.nursery.task.random_loss, dtype=torch.float64)
+        chance = torch.full_like(random_loss, self.nursery.task.chance_accuracy)
+
+        def score(points: Tensor, loss: Tensor) -> Tensor:
+            return self.family.score(points / 100.0, loss, random_loss)
+
+        twin, final_twin = self._twin_scores(random_loss)
+        self._potential, components = self.family.step(
+            self._potential,
+            RewardInputs(
+                score=score(valuation.scores.points, valuation.scores.loss),
+                twin=twin,
+                rent=rent(acting, host, settings.rent_weight, settings.rent_kind),
+                ended=ended,
+                crashed=crashed,
+                final_score=score(valuation.kept.points, valuation.kept.loss),
+                final_twin=final_twin,
+                final_rent=rent(kept, host, settings.rent_weight, settings.rent_kind),
+                chance_score=self.family.score(chance, random_loss, random_loss),
+            ),
+            gamma=settings.gamma,
+            crash_penalty=settings.crash_penalty,
+        )
+        self._returns = self._returns + settings.gamma ** self.history.epoch.double() * total(components)
+        return components
+
+    def _twin_scores(self, random_loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the twins after this epoch and after their last one, zeros without twins."""
+        if self.twins is None:
+            return torch.zeros_like(random_loss), torch.zeros_like(random_loss)
+        curves = [self.twins[instance] for instance in self.instances]
+        now, last = self.history.epoch.tolist(), [self.num_epochs - 1] * self.num_envs
+        both = []
+        for epochs in (now, last):
+            points = torch.stack([curve.points[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+            loss = torch.stack([curve.loss[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+            both.append(self.family.score(points / 100.0, loss, random_loss))
+        return both[0], both[1]
+
+    def _records(self, valuation: Valuation, crashed: Tensor) -> tuple[EpisodeRecord, ...]:
+        over = self._over.nonzero().flatten().tolist()
+        if not over:
+            return ()
+        fossilized = self.state.stage == Stage.FOSSILIZED
+        added = (self.state.num_parameters * fossilized).sum(dim=1)
+        test = self._test_accuracy(fossilized) if self.measure_test else None
+        return tuple(
+            EpisodeRecord(
+                environment=env,
+                instance=self.instances[env],
+                episode_return=float(self._returns[env]),
+                val_accuracy=float((valuation.scores if crashed[env] else valuation.kept).accuracy[env]),
+                test_accuracy=None if test is None else float(test[env]),
+                added_parameters=int(added[env]),
+                num_fossilized=int(fossilized[env].sum()),
+                crashed=bool(crashed[env]),
+            )
+            for env in over
+        )
+
+    def _test_accuracy(self, kept: Tensor) -> Tensor:
+        scores, _ = evaluate(self.population, self.nursery.test(self.instances), self.state.alpha * kept)
+        return scores.accuracy
+
+    def _probe_fresh(self, fresh: Tensor) -> None:
+        """Slot probes of new hosts, on the first batch that they will see."""
+        task, batch = self.nursery.task, self.nursery.training.batch_size
+        first = self.nursery.order(self.instances, self.history.epoch.tolist())[:, :batch].to(self.population.device)
+        probes = probe_hosts(self.population, task.train.images[first], task.train.labels[first])
+        self._probes = probes if self._probes is None else torch.where(fresh[:, None, None], probes, self._probes)
+
+
+def never_accuracy(twins: TwinCache, instances: Sequence[Instance]) -> float:
+    """Mean final val accuracy of never-grown twins, 0 to 1."""
+    return sum(float(twins[instance].accuracy[-1]) for instance in instances) / len(instances)

@@ -1,0 +1,172 @@
+"""Hosts of instances: their parameters at birth, their data, and how they do when nothing ever grows.
+
+Axis legend: E = environments, P = host parameters, T = epochs, N = samples.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper.envs.instances import Instance, InstanceData, instance_data
+from esper.hosts import SegmentedHost, fault_mask, reset_parameters
+from esper.population import GrowthStage, Population, Samples, evaluate, train_epoch
+from esper.population.layout import flatten_parameters
+from esper.rng import generator
+from esper.tasks import TaskData, epoch_indices
+from esper.tasks.data import Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTraining:
+    """How every host is trained, grown or not.
+
+    Attributes:
+        num_epochs: epochs of an episode.
+        steps_per_epoch: minibatches per epoch.
+        batch_size: samples per minibatch.
+        lr: learning rate of hosts and modules.
+        max_grad_norm: gradient clip per (environment, owner); 0 is off.
+        alive_channels: channels that a starved block keeps.
+    """
+
+    num_epochs: int
+    steps_per_epoch: int
+    batch_size: int
+    lr: float
+    max_grad_norm: float = 0.0
+    alive_channels: int = 2
+
+
+class Nursery:
+    """Brings instances into a population: hosts at birth, each with its own samples and data order."""
+
+    def __init__(self, task: TaskData, host: SegmentedHost, training: HostTraining) -> None:
+        self.task = task
+        self.training = training
+        self._host = copy.deepcopy(host)
+        self._data: dict[tuple[int, ...] | None, InstanceData] = {}
+
+    def place(self, population: Population, environments: Sequence[int], instances: Sequence[Instance]) -> None:
+        """Start the hosts of some instances in some environments."""
+        values, live = zip(*(self._birth(instance) for instance in instances), strict=True)
+        population.reset(environments, torch.stack(values), torch.stack(live))
+
+    def order(self, instances: Sequence[Instance], epochs: Iterable[int]) -> Tensor:
+        """Samples of each environment's next epoch, ``int64 [E, steps * B]``, from the instance's own stream."""
+        count = self.training.steps_per_epoch * self.training.batch_size
+        rows = [
+            epoch_indices(self.data(instance).train_pool, count, instance.order_seed, epoch)
+            for instance, epoch in zip(instances, epochs, strict=True)
+        ]
+        return torch.stack(rows)
+
+    def val(self, instances: Sequence[Instance]) -> Samples:
+        """Validation samples of some instances."""
+        return _samples(self.task.val, [self.data(instance).val_weight for instance in instances])
+
+    def test(self, instances: Sequence[Instance]) -> Samples:
+        """Test samples of some instances: for final scores only."""
+        return _samples(self.task.test, [self.data(instance).test_weight for instance in instances])
+
+    def data(self, instance: Instance) -> InstanceData:
+        """The instance's share of the task."""
+        if instance.classes not in self._data:
+            self._data[instance.classes] = instance_data(self.task, instance)
+        return self._data[instance.classes]
+
+    def _birth(self, instance: Instance) -> tuple[Tensor, Tensor]:
+        """Host parameters ``[P]`` and which of them exist ``bool [P]``."""
+        reset_parameters(self._host.segments, generator("host", instance.host_seed))
+        mask = fault_mask(self._host, instance.fault, self.training.alive_channels)
+        live = torch.cat([mask[name].flatten() for name, _ in self._host.named_host_parameters()])
+        return flatten_parameters(self._host.segments), live
+
+
+def _samples(split: Split, weights: Sequence[Tensor]) -> Samples:
+    return Samples(images=split.images, labels=split.labels, weights=torch.stack(list(weights)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinCurve:
+    """How an instance does when nothing grows: val after each epoch, ``float64 [T]``, and test at the end."""
+
+    points: Tensor
+    loss: Tensor
+    accuracy: Tensor
+    test_accuracy: float
+
+
+class TwinCache:
+    """Curves of never-grown twins, computed once per instance.
+
+    A twin is stacked like the environments it is compared with (same number of hosts, same mapping): only then do
+    both compute bit-equal numbers, and a controller that never grows earns exactly 0.
+
+    Args:
+        nursery: brings instances to life.
+        make_population: builds an empty population like the environments' own.
+        progress: called with (done, total) while curves are computed.
+    """
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        make_population: Callable[[], Population],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self._nursery = nursery
+        self._make_population = make_population
+        self._progress = progress
+        self._curves: dict[Instance, TwinCurve] = {}
+
+    def require(self, instances: Iterable[Instance]) -> None:
+        """Make sure that the curves of these instances are there."""
+        missing = [instance for instance in dict.fromkeys(instances) if instance not in self._curves]
+        if not missing:
+            return
+        population = self._make_population()
+        for begin in range(0, len(missing), population.num_envs):
+            self._progress(begin, len(missing))
+            self._grow_nothing(population, missing[begin : begin + population.num_envs])
+        self._progress(len(missing), len(missing))
+
+    def __getitem__(self, instance: Instance) -> TwinCurve:
+        self.require([instance])
+        return self._curves[instance]
+
+    def _grow_nothing(self, population: Population, instances: Sequence[Instance]) -> None:
+        nursery, training = self._nursery, self._nursery.training
+        # A stack of the usual size: places left over repeat an instance.
+        rows = [instances[row % len(instances)] for row in range(population.num_envs)]
+        nursery.place(population, range(population.num_envs), rows)
+        empty = torch.zeros_like(population.blueprint, dtype=torch.bool)
+        growth = GrowthStage(alpha=empty.double(), developing=empty, isolated=empty)
+        curves = []
+        for epoch in range(training.num_epochs):
+            train_epoch(
+                population,
+                nursery.task.train.images,
+                nursery.task.train.labels,
+                nursery.order(rows, [epoch] * len(rows)),
+                growth,
+                incubation="auxiliary",
+                num_steps=training.steps_per_epoch,
+                lr=training.lr,
+                max_grad_norm=training.max_grad_norm,
+            )
+            scores, _ = evaluate(population, nursery.val(rows), growth.alpha)
+            curves.append(torch.stack([scores.points, scores.loss, scores.accuracy]))
+        test, _ = evaluate(population, nursery.test(rows), growth.alpha)
+        points, loss, accuracy = torch.stack(curves, dim=-1)  # (E, T) each
+        for row, instance in enumerate(instances):
+            self._curves[instance] = TwinCurve(
+                points=points[row],
+                loss=loss[row],
+                accuracy=accuracy[row],
+                test_accuracy=float(test.accuracy[row]),
+            )

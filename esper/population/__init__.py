@@ -1,0 +1,28 @@
+"""Training many growing hosts as one program."""
+
+from __future__ import annotations
+
+from esper.population.counterfactuals import Samples, Valuation, evaluate, valuate
+from esper.population.losses import Scores
+from esper.population.mapping import MAPPINGS, build_mapping
+from esper.population.population import Population
+from esper.population.probes import NUM_PROBES, PROBE_NAMES
+from esper.population.training import INCUBATIONS, EpochStats, GrowthStage, probe_hosts, train_epoch
+
+__all__ = [
+    "INCUBATIONS",
+    "MAPPINGS",
+    "NUM_PROBES",
+    "PROBE_NAMES",
+    "EpochStats",
+    "GrowthStage",
+    "Population",
+    "Samples",
+    "Scores",
+    "Valuation",
+    "build_mapping",
+    "evaluate",
+    "probe_hosts",
+    "train_epoch",
+    "valuate",
+]

@@ -1,0 +1,212 @@
+"""Validation, and what each seed module is worth, from as few passes as possible.
+
+A *configuration* of an environment is the set of its modules that are on. Activations before a slot are computed once
+per batch; a configuration only re-runs the suffix from the first slot in which it differs from the present one, and
+none is run twice.
+
+Axis legend: E = environments, S = slots, R = rows (configurations run), N = samples, B = batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper.population.forward import run
+from esper.population.losses import Scores, weighted_sums
+from esper.population.mapping import Features
+from esper.population.plan import FROM_INPUT, Flow, Rows, build_plan
+from esper.population.population import Population
+
+EVALUATION_BATCH = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Validation or test samples, the same for all hosts, and how much each counts for each of them.
+
+    Attributes:
+        images: ``[N, ...]``.
+        labels: ``int64 [N]``.
+        weights: ``[E, N]``; 0 leaves a sample out for that environment.
+    """
+
+    images: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Valuation:
+    """What validation found.
+
+    Attributes:
+        scores: of the hosts as they are, each ``[E]``.
+        contribution: ``[E, S]`` points that a module is worth: present minus without it; for a developing module its
+            preview, with it at alpha 1 minus without it. NaN where there is nothing to measure.
+        interaction: ``[E, S]`` sum over the other modules of the pair terms f(ij) - f(i) - f(j) + f(none), in points;
+            NaN where not measured.
+        boost: ``[E, S]`` the largest of those terms, at least 0; NaN where not measured.
+        kept: scores with only the kept modules on, each ``[E]``, NaN where not asked for.
+    """
+
+    scores: Scores
+    contribution: Tensor
+    interaction: Tensor
+    boost: Tensor
+    kept: Scores
+
+
+def evaluate(
+    population: Population, samples: Samples, alpha: Tensor, configurations: Rows | None = None
+) -> tuple[Scores, Scores | None]:
+    """Scores of all hosts at the given alphas, and of other configurations of them.
+
+    Args:
+        population: hosts and modules.
+        samples: what to evaluate on; every sample is used.
+        alpha: ``[E, S]``.
+        configurations: rows that start at a slot.
+    """
+    device, dtype = population.device, population.dtype
+    environments = torch.arange(population.num_envs)
+    directory = population.directory()
+    joint = torch.full(alpha.shape, int(Flow.JOINT))
+    present = Rows(
+        environments=environments, start=torch.full_like(environments, FROM_INPUT), alpha=alpha, flow=joint
+    )
+    main = build_plan(present, directory, device=device, dtype=dtype)
+    other = None if configurations is None else build_plan(configurations, directory, device=device, dtype=dtype)
+    weights = samples.weights.to(device=device, dtype=dtype)
+    main_sums = torch.zeros(3, population.num_envs, device=device, dtype=torch.float64)
+    other_sums = None if other is None else torch.zeros(3, len(other.hosts), device=device, dtype=torch.float64)
+    mapping, network, values = population.mapping, population.network, population.hosts.values.detach()
+
+    def add(sums: Tensor, logits: Features, labels: Tensor, counted: Tensor) -> None:
+        sums += weighted_sums(mapping.unpack(logits), labels, counted)
+
+    with torch.no_grad():
+        for begin in range(0, len(samples.labels), EVALUATION_BATCH):
+            batch = slice(begin, begin + EVALUATION_BATCH)
+            entry = mapping.share(samples.images[batch], population.num_envs)
+            result = run(network, main, values, entry=entry)
+            add(main_sums, result.logits, samples.labels[batch], weights[:, batch])
+            if other is not None and other_sums is not None:
+                suffix = run(network, other, values, arrived=result.arrived)
+                add(other_sums, suffix.logits, samples.labels[batch], weights[other.hosts.tensor, batch])
+    totals = weights.sum(dim=1, dtype=torch.float64)
+    scores = _scores(main_sums, totals)
+    if other is None or other_sums is None:
+        return scores, None
+    return scores, _scores(other_sums, totals[other.hosts.tensor])
+
+
+def _scores(sums: Tensor, totals: Tensor) -> Scores:
+    probability, loss, hits = (sums / totals).cpu()
+    return Scores(points=100.0 * probability, loss=loss, accuracy=hits)
+
+
+def valuate(
+    population: Population,
+    samples: Samples,
+    *,
+    alpha: Tensor,
+    developing: Tensor,
+    kept: Tensor,
+    kept_wanted: Tensor,
+    pairs_due: Tensor,
+) -> Valuation:
+    """Validate all hosts and measure their modules.
+
+    Args:
+        population: hosts and modules.
+        samples: validation samples.
+        alpha: ``[E, S]`` present alphas.
+        developing: ``bool [E, S]`` modules in isolation, whose preview is wanted.
+        kept: ``bool [E, S]`` modules that count at the end of an episode.
+        kept_wanted: ``bool [E]`` where the score with only the kept modules is wanted.
+        pairs_due: ``bool [E]`` where pair terms are wanted although they need passes of their own (three modules or
+            more; with two they follow from the other passes).
+    """
+    wanted = _Wanted(alpha, developing, kept, kept_wanted, pairs_due)
+    rows, inverse = wanted.rows(alpha, developing)
+    scores, others = evaluate(population, samples, alpha, rows if len(rows.environments) else None)
+    others = others or Scores(*(empty[:0] for empty in (scores.points, scores.loss, scores.accuracy)))
+    return wanted.read(scores, others, inverse)
+
+
+class _Wanted:
+    """Bit masks of the configurations that are asked for, -1 for none: one column per question."""
+
+    def __init__(
+        self, alpha: Tensor, developing: Tensor, kept: Tensor, kept_wanted: Tensor, pairs_due: Tensor
+    ) -> None:
+        num_slots = alpha.shape[1]
+        self.num_slots = num_slots
+        self.bits = 1 << torch.arange(num_slots)
+        self.active = alpha > 0
+        self.developing = developing
+        self.main = (self.active * self.bits).sum(dim=1)
+        count = self.active.sum(dim=1, keepdim=True)
+        apart = self.active & ((count == 2) | ((count > 2) & pairs_due[:, None]))
+        pairs = (apart[:, :, None] & apart[:, None, :]).triu(1) | (apart[:, :, None] & apart[:, None, :]).tril(-1)
+        pair_bits = self.bits[:, None] | self.bits[None, :]
+        self.questions = {
+            "without": torch.where(self.active, self.main[:, None] ^ self.bits, -1),
+            "preview": torch.where(developing, self.main[:, None] | self.bits, -1),
+            "alone": torch.where(apart, self.bits, -1),
+            "pair": torch.where(pairs, pair_bits, -1).flatten(1),
+            "none": torch.where(apart.any(dim=1), 0, -1)[:, None],
+            "kept": torch.where(kept_wanted, (kept * self.active * self.bits).sum(dim=1), -1)[:, None],
+        }
+        self.masks = torch.cat(list(self.questions.values()), dim=1)
+        self.new = (self.masks >= 0) & (self.masks != self.main[:, None])
+
+    def rows(self, alpha: Tensor, developing: Tensor) -> tuple[Rows, Tensor]:
+        """Distinct configurations to run, sorted by first differing slot, and which one answers each question."""
+        environments = torch.arange(len(self.masks))[:, None].expand_as(self.masks)
+        keys, inverse = torch.unique((environments << self.num_slots | self.masks)[self.new], return_inverse=True)
+        environment, mask = keys >> self.num_slots, keys & ((1 << self.num_slots) - 1)
+        differs = ((mask ^ self.main[environment])[:, None] & self.bits) != 0
+        start = differs.long().argmax(dim=1)
+        order = start.argsort(stable=True)
+        on = (mask[order][:, None] & self.bits) != 0
+        chosen = environment[order]
+        rows = Rows(
+            environments=chosen,
+            start=start[order],
+            alpha=torch.where(on, torch.where(developing, 1.0, alpha)[chosen], 0.0),
+            flow=torch.full(on.shape, int(Flow.JOINT)),
+        )
+        return rows, order.argsort()[inverse]
+
+    def table(self, main: Tensor, others: Tensor, inverse: Tensor) -> dict[str, Tensor]:
+        """Score of every question, NaN where it was not asked."""
+        answers = torch.where(self.masks == self.main[:, None], main[:, None], torch.nan)
+        answers[self.new] = others[inverse]
+        pieces = answers.split([question.shape[1] for question in self.questions.values()], dim=1)
+        return dict(zip(self.questions, pieces, strict=True))
+
+    def read(self, scores: Scores, others: Scores, inverse: Tensor) -> Valuation:
+        """Contributions and interactions from the answers."""
+        table = self.table(scores.points, others.points, inverse)
+        points = scores.points[:, None]
+        contribution = torch.where(self.developing, table["preview"] - points, points - table["without"])
+        pair = table["pair"].view(-1, self.num_slots, self.num_slots)
+        terms = pair - table["alone"][:, :, None] - table["alone"][:, None, :] + table["none"][:, :, None]
+        measured = terms.isfinite().any(dim=2)
+        interaction = torch.where(measured, terms.nan_to_num(0.0).sum(dim=2), torch.nan)
+        boost = torch.where(measured, terms.nan_to_num(0.0).amax(dim=2).clamp(min=0.0), torch.nan)
+        return Valuation(
+            scores=scores,
+            contribution=contribution,
+            interaction=interaction,
+            boost=boost,
+            kept=Scores(
+                points=table["kept"].squeeze(1),
+                loss=self.table(scores.loss, others.loss, inverse)["kept"].squeeze(1),
+                accuracy=self.table(scores.accuracy, others.accuracy, inverse)["kept"].squeeze(1),
+            ),
+        )

@@ -1,0 +1,138 @@
+"""Running planned rows through stacked hosts and their seed modules.
+
+Axis legend: E = environments, S = slots, R = rows, B = batch, P = parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from esper.actions import BlendAlgorithm
+from esper.population.mapping import Features, Mapping, Program, is_all
+from esper.population.plan import BlendCall, BodyCall, Flow, Plan, SlotPlan
+from esper.population.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """All that a forward pass reads.
+
+    Attributes:
+        mapping: how copies are run.
+        sections: the parts of the host between its slots; their parameters follow one another in a flat host row.
+        modules: stacks of seed modules by (slot, blueprint).
+        gates: stacks of gates by slot.
+    """
+
+    mapping: Mapping
+    sections: Sequence[Program]
+    modules: dict[tuple[int, int], Stack]
+    gates: dict[int, Stack]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Result of a forward pass: the last features (logits) and what arrived at each slot, before its modules."""
+
+    logits: Features
+    arrived: list[Features]
+
+
+def run(
+    network: Network,
+    plan: Plan,
+    host_values: Tensor,
+    entry: Features | None = None,
+    arrived: Sequence[Features] | None = None,
+) -> Pass:
+    """Run the rows of a plan.
+
+    Args:
+        network: what to run.
+        plan: which rows, through which modules.
+        host_values: ``[E, P]`` host parameters (detached where rows must not train hosts).
+        entry: input features of the rows that start from the input.
+        arrived: features at each slot from an earlier pass of all environments, for rows that start at a slot.
+
+    Returns:
+        Logits of all rows in plan order, and the features that arrived at each slot.
+    """
+    mapping = network.mapping
+    values = host_values
+    if not is_all(plan.hosts, host_values.shape[0]):
+        values = host_values.index_select(0, plan.hosts.tensor)
+    # One split of all columns: its backward is one concatenation, that of slices a padded copy each.
+    pieces = values.split([section.layout.size for section in network.sections], dim=1)
+    features, seen = entry, []
+    for index, section in enumerate(network.sections):
+        count = plan.counts[index]
+        if count:
+            piece = pieces[index] if count == len(values) else pieces[index][:count]
+            features = mapping.call(section, piece, features)
+        if index < len(plan.slots):
+            features = _join_arrivals(mapping, plan.slots[index], features if count else None, arrived, index)
+            seen.append(features)
+            features = _grow(network, index, plan.slots[index], features)
+    return Pass(features, seen)
+
+
+def _join_arrivals(
+    mapping: Mapping,
+    plan: SlotPlan,
+    features: Features | None,
+    arrived: Sequence[Features] | None,
+    slot: int,
+) -> Features | None:
+    if not len(plan.arrivals):
+        return features
+    assert arrived is not None, "rows that start at a slot need the features that arrived there"
+    joining = mapping.select(arrived[slot], plan.arrivals)
+    return joining if features is None else mapping.join([features, joining])
+
+
+def _grow(network: Network, slot: int, plan: SlotPlan, features: Features | None) -> Features | None:
+    """Apply the seed modules of one slot."""
+    if not plan.bodies:
+        return features
+    mapping = network.mapping
+    inputs, outputs = [], []
+    for body in plan.bodies:
+        x, y = _run_body(network, slot, body, features)
+        inputs.append(x)
+        outputs.append(y)
+    joined_in, joined_out = mapping.join(inputs), mapping.join(outputs)
+    for blend in plan.blends:
+        features = _blend(network, slot, blend, features, joined_in, joined_out)
+    return features
+
+
+def _run_body(network: Network, slot: int, body: BodyCall, features: Features) -> tuple[Features, Features]:
+    mapping, stack = network.mapping, network.modules[slot, body.blueprint]
+    x = mapping.select(features, body.rows)
+    if body.flow in (Flow.ISOLATED, Flow.STRAIGHT):
+        x = mapping.detach(x)
+    values = stack.values.detach() if body.flow == Flow.FROZEN else stack.values
+    if not is_all(body.members, len(stack)):
+        values = values.index_select(0, body.members.tensor)
+    return x, mapping.call(stack.program, values, x)
+
+
+def _blend(
+    network: Network, slot: int, blend: BlendCall, features: Features, inputs: Features, outputs: Features
+) -> Features:
+    mapping = network.mapping
+    x, y = mapping.select(inputs, blend.picks), mapping.select(outputs, blend.picks)
+    gate = None
+    if blend.algorithm == BlendAlgorithm.GATE:
+        stack = network.gates[slot]
+        values = stack.values.detach() if blend.flow == Flow.FROZEN else stack.values
+        gate = mapping.call(stack.program, values.index_select(0, blend.gates.tensor), x)
+    standing = mapping.blend(x, y, blend.alpha, blend.algorithm, gate)
+    if blend.flow == Flow.STRAIGHT:
+        return mapping.add(features, blend.rows, standing, mapping.detach(standing))
+    if blend.flow == Flow.ISOLATED:
+        return mapping.add(features, blend.rows, standing, x)
+    return mapping.replace(features, blend.rows, standing)

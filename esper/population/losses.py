@@ -1,0 +1,50 @@
+"""Per-row losses and scores of classifiers and next-token predictors.
+
+Axis legend: R = rows, B = batch, K = classes; ``...`` may hold token positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of each row, ``[R]``, from logits ``[R, B, ..., K]`` and targets ``int64 [R, B, ...]``."""
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return losses.view(targets.shape[0], -1).mean(dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How well each row does, each ``[R]``.
+
+    Attributes:
+        points: 100 x mean probability of the right class.
+        loss: mean cross-entropy in nats.
+        accuracy: share of right answers, 0 to 1.
+    """
+
+    points: Tensor
+    loss: Tensor
+    accuracy: Tensor
+
+
+def weighted_sums(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Sums over samples of probability, loss and hits.
+
+    Args:
+        logits: ``[R, B, K]``.
+        targets: ``int64 [B]``, the same samples for all rows.
+        weights: ``[R, B]``, how much each sample counts for the row.
+
+    Returns:
+        ``[3, R]`` in float64, so that the result does not depend on how samples are cut into batches by much.
+    """
+    log_probs = logits.log_softmax(dim=-1)
+    right = log_probs.gather(-1, targets.expand(logits.shape[0], -1).unsqueeze(-1)).squeeze(-1)
+    hits = (logits.argmax(dim=-1) == targets).to(right.dtype)
+    return (torch.stack([right.exp(), -right, hits]) * weights).sum(dim=-1, dtype=torch.float64)

@@ -1,0 +1,99 @@
+"""The seam between ordinary modules and many copies of them.
+
+Hosts and blueprints are plain ``nn.Module``s for one network. A *mapping* runs such a module for R rows at once, each
+with its own parameters. It owns the layout of features: outside, a feature is opaque and only handed back.
+
+Axis legend: R = rows (one row is one copy of the host on one batch), B = batch, P = parameters of one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from esper.actions import BlendAlgorithm
+from esper.population.layout import ParameterLayout
+
+Features = Any
+"""Features of R rows in a layout that only their mapping knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A module prepared for mapping: the prototype, its parameter layout, and what the mapping compiled from it."""
+
+    module: nn.Module
+    layout: ParameterLayout
+    compiled: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Some rows, as a tensor for gathers and as numbers for loops."""
+
+    tensor: Tensor
+    items: tuple[int, ...]
+
+    @classmethod
+    def of(cls, items: Sequence[int], device: torch.device) -> Index:
+        """Index of the given row numbers."""
+        return cls(torch.tensor(items, dtype=torch.long, device=device), tuple(items))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def is_all(index: Index, count: int) -> bool:
+    """Whether an index names rows 0 to count - 1 in order, so that selecting would only copy."""
+    return index.items == tuple(range(count))
+
+
+class Mapping(Protocol):
+    """How R copies of a module are run. All mappings compute the same thing; ``loop`` is the reference."""
+
+    name: str
+
+    def prepare(self, module: nn.Module) -> Program:
+        """Compile a module for :meth:`call`; raises ``ValueError`` naming a layer that can't be mapped."""
+
+    def pack(self, x: Tensor) -> Features:
+        """Features from ``[R, B, ...]``."""
+
+    def share(self, x: Tensor, num_rows: int) -> Features:
+        """Features of ``num_rows`` rows that all see the same ``x [B, ...]``."""
+
+    def unpack(self, features: Features) -> Tensor:
+        """``[R, B, ...]`` from features."""
+
+    def call(self, program: Program, parameters: Tensor, features: Features) -> Features:
+        """Run the module, row r with ``parameters[r]`` of ``[R, P]``."""
+
+    def select(self, features: Features, rows: Index) -> Features:
+        """The features of some rows, which may repeat."""
+
+    def join(self, parts: Sequence[Features]) -> Features:
+        """Rows of several features one after the other."""
+
+    def blend(
+        self, inputs: Features, outputs: Features, alpha: Tensor, algorithm: BlendAlgorithm, gate: Features | None
+    ) -> Features:
+        """What stands at a slot once a module is blended in (:func:`esper.blending.blend`), ``alpha [R]`` per row."""
+
+    def replace(self, features: Features, rows: Index, new: Features) -> Features:
+        """Features with some distinct rows replaced."""
+
+    def add(self, features: Features, rows: Index, plus: Features, minus: Features) -> Features:
+        """Features with ``plus - minus`` added at some distinct rows."""
+
+    def detach(self, features: Features) -> Features:
+        """The same features without history."""
+
+    def tensors(self, features: Features) -> list[Tensor]:
+        """The tensors that make up the features, for ``autograd.grad``."""
+
+    def from_tensors(self, tensors: Sequence[Tensor]) -> Features:
+        """Features from tensors laid out as :meth:`tensors` gave them."""

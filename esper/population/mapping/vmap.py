@@ -1,0 +1,40 @@
+"""``torch.func.vmap`` over rows: works for every module that vmap can batch, one kernel for all rows.
+
+Features are one tensor ``[R, B, ...]``.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from esper.population.layout import ParameterLayout
+from esper.population.mapping.base import Program
+from esper.population.mapping.stacked import StackedFeatures
+
+
+class VmapMapping(StackedFeatures):
+    """Maps ``functional_call`` over stacked parameters and features."""
+
+    name = "vmap"
+    row_axis = 0
+
+    def prepare(self, module: nn.Module) -> Program:
+        def run(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+            result: Tensor = functional_call(module, parameters, (x,))
+            return result
+
+        return Program(module, ParameterLayout.of(module), vmap(run))
+
+    def pack(self, x: Tensor) -> Tensor:
+        return x
+
+    def share(self, x: Tensor, num_rows: int) -> Tensor:
+        return x.expand(num_rows, *x.shape)
+
+    def unpack(self, features: Tensor) -> Tensor:
+        return features
+
+    def call(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
+        result: Tensor = program.compiled(program.layout.unflatten(parameters), features)
+        return result

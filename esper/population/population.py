@@ -1,0 +1,214 @@
+"""Many growing hosts in one place: stacked parameters, optimizer state, and who has which module where.
+
+Axis legend: E = environments, S = slots, P = parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from esper.actions import BlendAlgorithm
+from esper.blending import BlendedModule, Gate
+from esper.blueprints import blueprint_ids, build_blueprint
+from esper.hosts import SegmentedHost, reset_parameters
+from esper.population.forward import Network
+from esper.population.layout import flatten_parameters
+from esper.population.mapping import Mapping, Program
+from esper.population.plan import Directory
+from esper.population.stack import Stack
+
+
+class Population:
+    """E hosts of one shape, each with seed modules of its own, as stacked arrays.
+
+    Memory of seed modules is proportional to the live ones: a stack per (slot, blueprint) holds one row for each
+    environment that has such a module.
+
+    Args:
+        host: prototype of the host; its parameters are only a shape.
+        slot_ids: places of the host used as slots, in canonical order.
+        num_envs: E.
+        mapping: how copies are run.
+        device, dtype: of all parameters.
+    """
+
+    def __init__(
+        self,
+        host: SegmentedHost,
+        slot_ids: Sequence[str],
+        num_envs: int,
+        mapping: Mapping,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.host = host
+        self.slot_ids = tuple(slot_ids)
+        self.num_envs = num_envs
+        self.mapping = mapping
+        self.device = torch.device(device)
+        self.dtype = dtype
+        channels = {place.slot_id: place.channels for place in host.places}
+        self.channels = [channels[slot_id] for slot_id in self.slot_ids]
+        self.sections = _split(host, self.slot_ids, mapping)
+        self.hosts = Stack(mapping.prepare(nn.Sequential(*host.segments)), self.device, dtype)
+        self.hosts.append(range(num_envs), torch.zeros(num_envs, self.hosts.program.layout.size))
+        self.modules: dict[tuple[int, int], Stack] = {}
+        self.gates: dict[int, Stack] = {}
+        self.blueprint = torch.full((num_envs, len(self.slot_ids)), -1)
+        self.algorithm = torch.zeros(num_envs, len(self.slot_ids), dtype=torch.long)
+        self._programs: dict[tuple[str, int], Program] = {}
+
+    @property
+    def network(self) -> Network:
+        """What a forward pass reads."""
+        return Network(mapping=self.mapping, sections=self.sections, modules=self.modules, gates=self.gates)
+
+    def stacks(self) -> list[Stack]:
+        """All owners of parameters: the hosts first, then seed modules, then gates."""
+        return [self.hosts, *self.modules.values(), *self.gates.values()]
+
+    def directory(self) -> Directory:
+        """Where each environment's modules are in the stacks."""
+        member, gate = torch.full_like(self.blueprint, -1), torch.full_like(self.blueprint, -1)
+        for (slot, _), stack in self.modules.items():
+            member[stack.environments, slot] = torch.arange(len(stack))
+        for slot, stack in self.gates.items():
+            gate[stack.environments, slot] = torch.arange(len(stack))
+        return Directory(blueprint=self.blueprint, algorithm=self.algorithm, member=member, gate=gate)
+
+    def reset(self, environments: Sequence[int], values: Tensor, live: Tensor) -> None:
+        """Give some environments a new host and empty slots.
+
+        Args:
+            environments: which.
+            values: ``[n, P]`` host parameters.
+            live: ``bool [n, P]``, the weights that exist.
+        """
+        for environment in environments:
+            for slot in (self.blueprint[environment] >= 0).nonzero().flatten().tolist():
+                self.remove(environment, slot)
+        self.hosts.restart(torch.tensor(environments, dtype=torch.long, device=self.device), values, live)
+
+    def num_host_parameters(self) -> Tensor:
+        """``int64 [E]`` host weights that exist."""
+        live = self.hosts.live
+        if live is None:
+            return torch.full((self.num_envs,), self.hosts.program.layout.size)
+        return live.sum(dim=1).long().cpu()
+
+    def germinate(
+        self, environment: int, slot: int, blueprint: int, algorithm: BlendAlgorithm, generator: torch.Generator
+    ) -> None:
+        """Put a new module into an empty slot, its parameters drawn from ``generator``.
+
+        Raises:
+            ValueError: the slot has a module.
+        """
+        if self.blueprint[environment, slot] >= 0:
+            raise ValueError(f"slot {self.slot_ids[slot]} of environment {environment} already has a module")
+        program = self._program(blueprint_ids()[blueprint], slot)
+        reset_parameters(program.module, generator)
+        stack = self.modules.setdefault((slot, blueprint), Stack(program, self.device, self.dtype))
+        stack.append([environment], flatten_parameters(program.module).unsqueeze(0))
+        self.blueprint[environment, slot] = blueprint
+        self.algorithm[environment, slot] = int(algorithm)
+        if algorithm == BlendAlgorithm.GATE:
+            self._add_gate(environment, slot)
+
+    def remove(self, environment: int, slot: int) -> None:
+        """Free the module in a slot, its gate and their optimizer state."""
+        key = slot, int(self.blueprint[environment, slot])
+        self.modules[key].remove([environment])
+        if not len(self.modules[key]):
+            del self.modules[key]
+        if self.algorithm[environment, slot] == BlendAlgorithm.GATE:
+            self._remove_gate(environment, slot)
+        self.blueprint[environment, slot] = -1
+        self.algorithm[environment, slot] = 0
+
+    def restyle(self, environment: int, slot: int, algorithm: BlendAlgorithm) -> None:
+        """Blend a module by another algorithm from now on; a gate is born or freed as needed."""
+        before = self.algorithm[environment, slot]
+        if before == BlendAlgorithm.GATE and algorithm != BlendAlgorithm.GATE:
+            self._remove_gate(environment, slot)
+        if before != BlendAlgorithm.GATE and algorithm == BlendAlgorithm.GATE:
+            self._add_gate(environment, slot)
+        self.algorithm[environment, slot] = int(algorithm)
+
+    def num_parameters(self) -> Tensor:
+        """``int64 [E, S]`` parameters of each seed module, its gate included; 0 for an empty slot."""
+        return self._per_slot(torch.zeros_like(self.blueprint), lambda stack: stack.program.layout.size)
+
+    def finite(self) -> Tensor:
+        """``bool [E, S]`` whether all parameters of the seed module are finite; true for an empty slot."""
+        broken = self._per_slot(
+            torch.zeros_like(self.blueprint), lambda stack: (~stack.values.detach().isfinite().all(dim=1)).long().cpu()
+        )
+        return broken == 0
+
+    def grown(self, environment: int, alpha: Sequence[float]) -> SegmentedHost:
+        """One environment's network as a plain module: its host with its seed modules at the given alphas."""
+        host = copy.deepcopy(self.host).to(device=self.device, dtype=self.dtype)
+        _load(host.segments, self.hosts, environment)
+        for slot in (self.blueprint[environment] >= 0).nonzero().flatten().tolist():
+            stack = self.modules[slot, int(self.blueprint[environment, slot])]
+            body = copy.deepcopy(stack.program.module).to(device=self.device, dtype=self.dtype)
+            _load(body, stack, environment)
+            algorithm = BlendAlgorithm(int(self.algorithm[environment, slot]))
+            gate = None
+            if algorithm == BlendAlgorithm.GATE:
+                gate = Gate(self.channels[slot]).to(device=self.device, dtype=self.dtype)
+                _load(gate, self.gates[slot], environment)
+            blended = BlendedModule(body, algorithm, gate, alpha[slot])
+            host.attach(self.slot_ids[slot], blended.to(device=self.device, dtype=self.dtype))
+        return host
+
+    def _program(self, blueprint_id: str, slot: int) -> Program:
+        key = blueprint_id, self.channels[slot]
+        if key not in self._programs:
+            self._programs[key] = self.mapping.prepare(build_blueprint(self.host.family, *key))
+        return self._programs[key]
+
+    def _add_gate(self, environment: int, slot: int) -> None:
+        gate = Gate(self.channels[slot])
+        if slot not in self.gates:
+            self.gates[slot] = Stack(self.mapping.prepare(gate), self.device, self.dtype)
+        self.gates[slot].append([environment], flatten_parameters(gate).unsqueeze(0))
+
+    def _remove_gate(self, environment: int, slot: int) -> None:
+        self.gates[slot].remove([environment])
+        if not len(self.gates[slot]):
+            del self.gates[slot]
+
+    def _per_slot(self, total: Tensor, measure: Callable[[Stack], Tensor | int]) -> Tensor:
+        """Sum of a measure over the stacks of each (environment, slot)."""
+        for (slot, _), stack in self.modules.items():
+            total[stack.environments, slot] += measure(stack)
+        for slot, stack in self.gates.items():
+            total[stack.environments, slot] += measure(stack)
+        return total
+
+
+def _split(host: SegmentedHost, slot_ids: Sequence[str], mapping: Mapping) -> list[Program]:
+    """Cut the host at its slots; places that are not slots disappear inside a section."""
+    sections: list[Program] = []
+    pending: list[nn.Module] = []
+    for position, segment in enumerate(host.segments):
+        pending.append(segment)
+        if position < len(host.places) and host.places[position].slot_id not in slot_ids:
+            continue
+        sections.append(mapping.prepare(pending[0] if len(pending) == 1 else nn.Sequential(*pending)))
+        pending = []
+    return sections
+
+
+def _load(module: nn.Module, stack: Stack, environment: int) -> None:
+    values = stack.program.layout.unflatten(stack.values.detach()[stack.row(environment)])
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(values[name])

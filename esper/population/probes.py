@@ -1,0 +1,78 @@
+"""Per-slot evidence about the host, for empty slots too: where is it starved?
+
+Axis legend: E = environments, S = slots, B = batch, C = channels, H, W = space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+PROBE_NAMES = ("dead_channels", "effective_rank", "log_gradient_norm", "log_first_order_gain")
+"""Probes of a slot, in the order of the last axis."""
+
+NUM_PROBES = len(PROBE_NAMES)
+LOG_FLOOR = 1e-8
+
+
+def slot_probes(features: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """Probes of every slot, each within [-2, 2].
+
+    * dead channels: share of channels that are zero on the whole batch;
+    * effective rank of the activations: participation ratio (tr C)^2 / tr C^2 of their channel covariance, divided by
+      the number of channels;
+    * log10 of the norm of the loss gradient at the slot;
+    * log10 of the first-order gain: the norm of the loss gradient for a 3x3 convolution that would be added at the
+      slot and is zero now (the quantity that GradMax, Evci et al. 2022, maximises over new weights).
+
+    Args:
+        features: per slot ``[E, B, C, H, W]``.
+        gradients: gradients of the summed per-environment losses for them, same shapes.
+
+    Returns:
+        ``float32 [E, S, 4]``.
+    """
+    return torch.stack([_probe(x, g) for x, g in zip(features, gradients, strict=True)], dim=1)
+
+
+def _probe(x: Tensor, gradient: Tensor) -> Tensor:
+    dead = (x.abs().amax(dim=(1, 3, 4)) <= 0).to(x.dtype).mean(dim=1)
+    values = torch.stack(
+        [
+            dead,
+            _effective_rank(x),
+            _log_scale(gradient.flatten(1).norm(dim=1)),
+            _log_scale(_first_order_gain(x, gradient)),
+        ],
+        dim=1,
+    )
+    return values.nan_to_num(nan=0.0, posinf=2.0, neginf=-2.0).clamp(-2.0, 2.0).float()
+
+
+def _effective_rank(x: Tensor) -> Tensor:
+    samples = x.transpose(1, 2).flatten(2)  # (E, C, B*H*W)
+    centred = samples - samples.mean(dim=2, keepdim=True)
+    covariance = centred @ centred.transpose(1, 2) / centred.shape[2]
+    trace = covariance.diagonal(dim1=1, dim2=2).sum(dim=1)
+    square = covariance.square().sum(dim=(1, 2))
+    return torch.where(square > 0, trace.square() / square.clamp(min=1e-30), 0.0) / x.shape[2]
+
+
+def _first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
+    height, width = x.shape[-2:]
+    padded = F.pad(x, (1, 1, 1, 1))
+    target = gradient.transpose(1, 2).flatten(2)  # (E, C, B*H*W)
+    total = x.new_zeros(x.shape[0])
+    for row in range(3):
+        for column in range(3):
+            shifted = padded[..., row : row + height, column : column + width].transpose(1, 2).flatten(2)
+            total = total + (target @ shifted.transpose(1, 2)).square().sum(dim=(1, 2))
+    return total.sqrt()
+
+
+def _log_scale(norm: Tensor) -> Tensor:
+    """Norms from 1e-5 to 1e1 on [-1, 1]."""
+    return (norm.clamp(min=LOG_FLOOR).log10() + 2.0) / 3.0

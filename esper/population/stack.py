@@ -1,0 +1,126 @@
+"""Stacked parameters of one module for several environments, and Adam on them.
+
+Axis legend: R = rows (one per environment that has the module), P = parameters of one copy.
+
+``torch.optim.Adam`` keeps one step count per parameter tensor; here every row is an owner with a life of its own (an
+environment resets, a module is germinated or culled), so moments and step counts are kept per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from esper.population.mapping import Program
+
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPS = 1e-8
+
+
+class Stack:
+    """Parameters and optimizer state of the environments that have this module.
+
+    Attributes:
+        program: the module prepared for mapping.
+        environments: environment of each row.
+        values: ``[R, P]``, the leaf that gradients are taken for.
+        live: ``[R, P]`` of 0 and 1, or ``None``: parameters that exist; the others are zero for ever.
+        exp_avg, exp_avg_sq: ``[R, P]`` Adam moments.
+        steps: ``[R, 1]`` optimizer steps taken.
+    """
+
+    def __init__(self, program: Program, device: torch.device, dtype: torch.dtype) -> None:
+        empty = torch.zeros(0, program.layout.size, device=device, dtype=dtype)
+        self.program = program
+        self.environments: list[int] = []
+        self.values = empty.clone().requires_grad_()
+        self.live: Tensor | None = None
+        self.exp_avg = empty.clone()
+        self.exp_avg_sq = empty.clone()
+        self.steps = torch.zeros(0, 1, device=device, dtype=dtype)
+
+    def __len__(self) -> int:
+        return len(self.environments)
+
+    def row(self, environment: int) -> int:
+        """Row of an environment; ``ValueError`` if it has none."""
+        return self.environments.index(environment)
+
+    def append(self, environments: Sequence[int], values: Tensor) -> None:
+        """Add rows ``values [n, P]`` with fresh optimizer state."""
+        self.environments += environments
+        values = values.to(self.values)
+        self.values = torch.cat([self.values.detach(), values]).requires_grad_()
+        self.exp_avg = torch.cat([self.exp_avg, torch.zeros_like(values)])
+        self.exp_avg_sq = torch.cat([self.exp_avg_sq, torch.zeros_like(values)])
+        self.steps = torch.cat([self.steps, self.steps.new_zeros(len(environments), 1)])
+
+    def remove(self, environments: Sequence[int]) -> None:
+        """Free the rows of some environments, with their optimizer state."""
+        gone = set(environments)
+        keep = [row for row, environment in enumerate(self.environments) if environment not in gone]
+        index = torch.tensor(keep, dtype=torch.long, device=self.values.device)
+        self.environments = [self.environments[row] for row in keep]
+        self.values = self.values.detach()[index].requires_grad_()
+        self.exp_avg, self.exp_avg_sq, self.steps = self.exp_avg[index], self.exp_avg_sq[index], self.steps[index]
+
+    @torch.no_grad()
+    def restart(self, rows: Tensor, values: Tensor, live: Tensor) -> None:
+        """Begin rows anew: values ``[n, P]``, which parameters exist ``[n, P]``, fresh optimizer state."""
+        if self.live is None:
+            self.live = torch.ones_like(self.exp_avg)
+        self.live[rows] = live.to(self.live)
+        self.values[rows] = values.to(self.values) * self.live[rows]
+        for state in (self.exp_avg, self.exp_avg_sq, self.steps):
+            state[rows] = 0.0
+
+
+@torch.no_grad()
+def adam_step(
+    stacks: Sequence[Stack], gradients: Sequence[Tensor], *, lr: float, max_grad_norm: float = 0.0
+) -> list[Tensor]:
+    """One Adam step for every row of every stack, each row an owner with its own norm, clip and step count.
+
+    A row whose gradient is not finite keeps its parameters and state.
+
+    Args:
+        stacks: owners of parameters ``[R_i, P_i]``.
+        gradients: one ``[R_i, P_i]`` per stack; changed in place.
+        lr: learning rate.
+        max_grad_norm: clip of each row's norm; 0 is off.
+
+    Returns:
+        For each stack the gradient norm of its rows before clipping, ``[R_i]`` (not finite where skipped).
+    """
+    beta1, beta2 = ADAM_BETAS
+    for stack, gradient in zip(stacks, gradients, strict=True):
+        if stack.live is not None:
+            gradient.mul_(stack.live)
+    norms = [gradient.norm(dim=1, keepdim=True) for gradient in gradients]
+    finite = [torch.isfinite(norm) for norm in norms]
+    for gradient, norm, ok in zip(gradients, norms, finite, strict=True):
+        gradient.masked_fill_(~ok, 0.0)
+        if max_grad_norm > 0:
+            gradient.mul_((max_grad_norm / norm.clamp(min=1e-12)).clamp(max=1.0).masked_fill_(~ok, 0.0))
+
+    taken = [ok.to(gradient.dtype) for ok, gradient in zip(finite, gradients, strict=True)]
+    steps = [stack.steps for stack in stacks]
+    exp_avgs = [stack.exp_avg for stack in stacks]
+    exp_avg_sqs = [stack.exp_avg_sq for stack in stacks]
+    torch._foreach_add_(steps, taken)
+    torch._foreach_lerp_(exp_avgs, gradients, torch._foreach_mul(taken, 1 - beta1))
+    squares = torch._foreach_mul(gradients, gradients)
+    torch._foreach_lerp_(exp_avg_sqs, squares, torch._foreach_mul(taken, 1 - beta2))
+
+    # Rows that never took a step would divide by zero; they have no update to scale.
+    counts = [step.clamp(min=1) for step in steps]
+    sizes = [lr * ok / (1 - beta1**count) for ok, count in zip(taken, counts, strict=True)]
+    roots = [(1 - beta2**count).sqrt() for count in counts]
+    denominators = torch._foreach_div(torch._foreach_sqrt(exp_avg_sqs), roots)
+    torch._foreach_add_(denominators, ADAM_EPS)
+    updates = torch._foreach_div(exp_avgs, denominators)
+    torch._foreach_mul_(updates, sizes)
+    torch._foreach_sub_([stack.values.detach() for stack in stacks], updates)
+    return [norm.squeeze(1) for norm in norms]

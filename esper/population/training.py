@@ -1,0 +1,220 @@
+"""One epoch of training for all hosts and their seed modules together.
+
+Axis legend: E = environments, S = slots, B = batch, R = rows of the incubation pass, P = parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper.population.forward import Pass, run
+from esper.population.losses import row_losses
+from esper.population.plan import FROM_INPUT, Directory, Flow, Plan, Rows, build_plan
+from esper.population.population import Population
+from esper.population.probes import slot_probes
+from esper.population.stack import Stack, adam_step
+
+INCUBATIONS = ("auxiliary", "straight_through")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthStage:
+    """What training needs to know of the lifecycle, each ``[E, S]``.
+
+    Attributes:
+        alpha: present alphas; 0 for a module that the host does not feel yet.
+        developing: modules in isolation (GERMINATED or TRAINING), trained by the incubation signal.
+        isolated: blended modules whose gradient must not reach the host.
+    """
+
+    alpha: Tensor
+    developing: Tensor
+    isolated: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStats:
+    """What an epoch of training measured.
+
+    Attributes:
+        loss: ``[E]`` mean training loss.
+        host_norm: ``[E]`` mean gradient norm of the host.
+        module_norm: ``[E, S]`` mean gradient norm of each seed module, NaN where a slot has none.
+        probes: ``[E, S, 4]`` slot probes at the last step, or ``None`` when not asked for.
+    """
+
+    loss: Tensor
+    host_norm: Tensor
+    module_norm: Tensor
+    probes: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """The pass of all hosts, and the one of developing modules (``None`` when there is none)."""
+
+    main: Plan
+    incubation: Plan | None
+
+
+def plan_training(population: Population, growth: GrowthStage, incubation: str) -> TrainingPlan:
+    """Rows for one epoch.
+
+    Args:
+        population: hosts and modules.
+        growth: stages of the modules.
+        incubation: ``auxiliary``: a developing module learns from a second pass, from its slot on, with alpha 1 on the
+            detached feature, other developing modules off, and everything but itself frozen.
+            ``straight_through``: it learns in the main pass, whose values it does not change.
+    """
+    directory = population.directory()
+    environments = torch.arange(population.num_envs)
+    alpha, flow = growth.alpha.clone(), torch.where(growth.isolated, int(Flow.ISOLATED), int(Flow.JOINT))
+    if incubation == "straight_through":
+        alpha[growth.developing] = 1.0
+        flow[growth.developing] = int(Flow.STRAIGHT)
+    start = torch.full_like(environments, FROM_INPUT)
+    main = Rows(environments=environments, start=start, alpha=alpha, flow=flow)
+    auxiliary = _incubation_rows(growth) if incubation == "auxiliary" and growth.developing.any() else None
+    return TrainingPlan(_plan(population, main, directory), auxiliary and _plan(population, auxiliary, directory))
+
+
+def _plan(population: Population, rows: Rows, directory: Directory) -> Plan:
+    return build_plan(rows, directory, device=population.device, dtype=population.dtype)
+
+
+def _incubation_rows(growth: GrowthStage) -> Rows:
+    """One row per developing module: it stands at alpha 1 on the detached feature, all else is frozen."""
+    slots, environments = growth.developing.T.nonzero(as_tuple=True)
+    own = torch.arange(len(slots)), slots
+    alpha = growth.alpha[environments]
+    alpha[own] = 1.0
+    flow = torch.full_like(alpha, int(Flow.FROZEN), dtype=torch.long)
+    flow[own] = int(Flow.JOINT)
+    return Rows(environments=environments, start=slots, alpha=alpha, flow=flow)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Losses ``[E]``, gradients by stack, and what arrived at the slots with its gradients (when asked for)."""
+
+    loss: Tensor
+    gradients: list[Tensor]
+    arrived: list[Tensor]
+    arrived_gradients: list[Tensor]
+
+
+def step_gradients(
+    population: Population, plan: TrainingPlan, x: Tensor, y: Tensor, *, stacks: list[Stack], probe: bool = False
+) -> StepResult:
+    """Losses and gradients of one step, nothing changed.
+
+    Args:
+        population: hosts and modules.
+        plan: rows to run.
+        x: ``[E, B, ...]`` inputs.
+        y: ``int64 [E, B]`` targets.
+        stacks: owners to take gradients for.
+        probe: also return features at the slots and their gradients, ``[E, B, C, H, W]``.
+    """
+    mapping, network = population.mapping, population.network
+    main = run(network, plan.main, population.hosts.values, entry=mapping.pack(x))
+    losses = row_losses(mapping.unpack(main.logits), y)
+    total = losses.sum()
+    if plan.incubation is not None:
+        total = total + _incubation_losses(population, plan.incubation, main, y).sum()
+    leaves = [stack.values for stack in stacks]
+    features = [tensor for arrived in main.arrived for tensor in mapping.tensors(arrived)] if probe else []
+    found = torch.autograd.grad(total, [*leaves, *features], allow_unused=True)
+    gradients = [
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip([*leaves, *features], found, strict=True)
+    ]
+    feature_gradients, arrived_gradients = gradients[len(leaves) :], []
+    for arrived in main.arrived if probe else ():
+        count = len(mapping.tensors(arrived))
+        arrived_gradients.append(mapping.unpack(mapping.from_tensors(feature_gradients[:count])))
+        feature_gradients = feature_gradients[count:]
+    arrived_values = [mapping.unpack(mapping.detach(arrived)) for arrived in main.arrived] if probe else []
+    return StepResult(losses.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients)
+
+
+def _incubation_losses(population: Population, plan: Plan, main: Pass, y: Tensor) -> Tensor:
+    mapping = population.mapping
+    arrived = [mapping.detach(features) for features in main.arrived]
+    suffix = run(population.network, plan, population.hosts.values.detach(), arrived=arrived)
+    return row_losses(mapping.unpack(suffix.logits), y[plan.hosts.tensor])
+
+
+def train_epoch(
+    population: Population,
+    images: Tensor,
+    labels: Tensor,
+    order: Tensor,
+    growth: GrowthStage,
+    *,
+    incubation: str,
+    num_steps: int,
+    lr: float,
+    max_grad_norm: float = 0.0,
+    probe: bool = False,
+) -> EpochStats:
+    """Train every host and every module for one epoch.
+
+    Args:
+        population: hosts and modules, changed in place.
+        images: ``[N, ...]`` training inputs.
+        labels: ``int64 [N]``.
+        order: ``int64 [E, num_steps * B]``, each host's own samples.
+        growth: stages of the modules.
+        incubation: one of :data:`INCUBATIONS`.
+        num_steps: minibatches.
+        lr: learning rate of hosts and modules.
+        max_grad_norm: clip per (environment, owner); 0 is off.
+        probe: measure slot probes at the last step.
+    """
+    plan = plan_training(population, growth, incubation)
+    stacks = population.stacks()
+    loss_sum = torch.zeros(population.num_envs, device=population.device, dtype=population.dtype)
+    norm_sums = [torch.zeros(len(stack), device=population.device, dtype=population.dtype) for stack in stacks]
+    probes = None
+    for step, batch in enumerate(order.to(population.device).chunk(num_steps, dim=1)):
+        measured = probe and step == num_steps - 1
+        result = step_gradients(population, plan, images[batch], labels[batch], stacks=stacks, probe=measured)
+        if measured:
+            probes = slot_probes(result.arrived, result.arrived_gradients)
+        norms = adam_step(stacks, result.gradients, lr=lr, max_grad_norm=max_grad_norm)
+        loss_sum += result.loss
+        torch._foreach_add_(norm_sums, norms)
+    means = [norm_sum / num_steps for norm_sum in norm_sums]
+    return EpochStats(
+        loss=(loss_sum / num_steps).cpu(),
+        host_norm=means[0].cpu(),
+        module_norm=_by_slot(population, means[1 : 1 + len(population.modules)]),
+        probes=None if probes is None else probes.cpu(),
+    )
+
+
+def _by_slot(population: Population, norms: list[Tensor]) -> Tensor:
+    table = torch.full(population.blueprint.shape, torch.nan, dtype=population.dtype)
+    for ((slot, _), stack), norm in zip(population.modules.items(), norms, strict=True):
+        table[stack.environments, slot] = norm.cpu()
+    return table
+
+
+def probe_hosts(population: Population, x: Tensor, y: Tensor) -> Tensor:
+    """Slot probes of bare hosts on one batch, without training: ``[E, S, 4]``.
+
+    Args:
+        population: hosts; seed modules are left out.
+        x: ``[E, B, ...]``.
+        y: ``int64 [E, B]``.
+    """
+    nothing = torch.zeros_like(population.blueprint, dtype=torch.bool)
+    growth = GrowthStage(alpha=nothing.double(), developing=nothing, isolated=nothing)
+    plan = plan_training(population, growth, "auxiliary")
+    result = step_gradients(population, plan, x, y, stacks=[population.hosts], probe=True)
+    return slot_probes(result.arrived, result.arrived_gradients).cpu()
