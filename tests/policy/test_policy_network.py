@@ -222,7 +222,7 @@ def test_conditional_heads_see_op_slot_and_the_chosen_slots_inputs() -> None:
         policy.encoder[0].weight.zero_()
     features, blueprint_index = random_view(1, 1, num_probes=2, generator=generator)
     blueprint_index[:] = 0
-    actions = torch.tensor([[[Op.GERMINATE, 1, 2, 1, 1, 1, 0, 0]]])
+    actions = torch.tensor([[[Op.GERMINATE, 0, 2, 1, 1, 1, 0, 0]]])
 
     def log_prob(features: Tensor, blueprint_index: Tensor, actions: Tensor = actions) -> Tensor:
         ends, hidden = torch.ones(1, 1, dtype=torch.bool), policy.initial_state(1)
@@ -244,8 +244,8 @@ def test_conditional_heads_see_op_slot_and_the_chosen_slots_inputs() -> None:
         results.append(log_prob(features, changed_index))
         return [bool((result[Head.BLUEPRINT] != reference[Head.BLUEPRINT]).item()) for result in results]
 
-    assert moved_by(slot=1) == [True] * 5
-    assert moved_by(slot=0) == [False] * 5
+    assert moved_by(slot=0) == [True] * 5
+    assert moved_by(slot=1) == [False] * 5
     assert moved_by(slot=2) == [False] * 5
     cull, retarget = (actions.clone() for _ in range(2))
     cull[..., Head.OP], retarget[..., Head.OP] = OP_CULL, OP_SET_ALPHA_TARGET

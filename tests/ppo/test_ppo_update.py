@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from cue_world import filled_buffer, small_policy
 
-from esper.actions import HEADS, OP_NAMES, Head
+from esper.actions import HEADS, OP_GERMINATE, OP_NAMES, Head
 from esper.policy import GrowthPolicy
 from esper.ppo import ENTROPY_MULTIPLIERS, PPOSettings, RolloutBuffer, UpdateResult, gae, ppo_update
 
@@ -95,6 +96,16 @@ def test_a_minibatch_with_a_non_finite_loss_is_skipped_and_the_others_are_not() 
     assert all(parameter.isfinite().all() for parameter in policy.parameters())
 
 
+def test_a_skipped_minibatch_leaves_the_metrics_finite() -> None:
+    policy = small_policy()
+    buffer = filled_buffer(policy)
+    germinated = (buffer.data.actions[..., Head.OP] == OP_GERMINATE).nonzero()[0]
+    buffer.data.log_prob[germinated[0], germinated[1]] = torch.nan
+    metrics = update(policy, buffer, PPOSettings(num_minibatches=8, update_epochs=1)).metrics
+    assert metrics["losses/skipped_minibatches"] == 1
+    assert all(value is None or math.isfinite(value) for value in metrics.values())
+
+
 def test_without_a_finite_minibatch_parameters_and_optimizer_stay_as_they_are() -> None:
     policy = small_policy()
     optimizer = adam(policy)
@@ -123,7 +134,7 @@ def test_a_ratio_explosion_names_the_worst_entries() -> None:
     policy = small_policy()
     buffer = filled_buffer(policy)
     data = buffer.data
-    env, step = next((e, s) for e, s in (data.actions[..., Head.OP] == 1).nonzero().tolist())
+    env, step = next((e, s) for e, s in (data.actions[..., Head.OP] == OP_GERMINATE).nonzero().tolist())
     data.log_prob[env, step, Head.BLUEPRINT] -= 4.0
     result = update(policy, buffer, replace(ONE_STEP, target_kl=None))
     assert len(result.explosions) == 1
@@ -150,7 +161,7 @@ def test_entropy_of_the_loss_counts_choice_steps_and_the_reported_one_counts_eac
     metrics = update(policy, buffer, ONE_STEP).metrics
     bonus = (entropy * torch.tensor(ENTROPY_MULTIPLIERS)).sum() / choice.sum()
     assert metrics["losses/entropy"] == pytest.approx(float(bonus), rel=1e-5)
-    germinates = data.actions[..., Head.OP] == 1
+    germinates = data.actions[..., Head.OP] == OP_GERMINATE
     of_slot = entropy[..., Head.SLOT][data.actions[..., Head.OP] != 0]
     assert metrics["losses/entropy/slot"] == pytest.approx(float(of_slot.mean()), rel=1e-5)
     assert metrics["losses/entropy/blueprint"] == pytest.approx(float(entropy[germinates, Head.BLUEPRINT].mean()))
@@ -210,10 +221,47 @@ def test_per_head_ratios_are_clipped_one_by_one() -> None:
     settings = replace(ONE_STEP, ratio="per_head", target_kl=None)
     assert update(copy.deepcopy(policy), buffer, settings).metrics["losses/clipfrac"] == 0
     relevant = (buffer.data.log_prob != 0).sum()
-    germinated = buffer.data.actions[..., Head.OP] == 1
+    germinated = buffer.data.actions[..., Head.OP] == OP_GERMINATE
     buffer.data.log_prob[germinated, Head.STYLE] -= 1.0
     share = update(copy.deepcopy(policy), buffer, settings).metrics["losses/clipfrac"]
     assert share == pytest.approx(float(germinated.sum() / relevant))
+
+
+@pytest.mark.parametrize("norm_adv", [True, False])
+def test_normalised_advantages_do_not_know_the_scale_of_the_reward(norm_adv: bool) -> None:
+    moved = []
+    for scale in (1.0, 100.0):
+        policy = small_policy()
+        buffer, before = filled_buffer(policy), parameters(policy)
+        buffer.data.value.zero_()
+        buffer.data.bootstrap_value.zero_()
+        buffer.data.reward.mul_(scale)
+        settings = replace(ONE_STEP, norm_adv=norm_adv, vf_coef=0.0, max_grad_norm=1e9)
+        update(policy, buffer, settings, torch.optim.SGD(policy.parameters(), lr=1e-3), ent_coef=0.0)
+        moved.append(torch.cat([(a - b).flatten() for a, b in zip(parameters(policy), before, strict=True)]))
+    same_step = bool(torch.allclose(moved[0], moved[1], atol=1e-6))
+    assert same_step == norm_adv
+
+
+def test_value_clipping_holds_the_critic_to_what_it_said_in_the_rollout() -> None:
+    """A critic that moved far from its old answers, towards the returns, is charged as if it had not."""
+    policy = small_policy()
+    buffer = filled_buffer(policy)
+    buffer.data.q.sub_(100)
+    losses = [
+        update(copy.deepcopy(policy), buffer, replace(ONE_STEP, clip_vloss=clip)).metrics["losses/value_loss"]
+        for clip in (False, True)
+    ]
+    assert losses[0] < 10
+    assert losses[1] > 4000
+
+
+def test_gamma_discounts_advantages_and_the_returns_that_values_are_held_against() -> None:
+    policy = small_policy()
+    buffer = filled_buffer(policy)
+    results = [update(copy.deepcopy(policy), buffer, replace(ONE_STEP, gamma=gamma)).metrics for gamma in (1.0, 0.5)]
+    for name in ("value_loss", "explained_variance"):
+        assert results[0][f"losses/{name}"] != results[1][f"losses/{name}"]
 
 
 def test_gradient_norm_is_measured_before_and_limited_by_the_clip() -> None:
