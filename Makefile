@@ -13,7 +13,8 @@ setup: $(STAMP)  ## Make .venv and install Esper into it (again only when pyproj
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@# Compiling every module of every dependency takes longer than installing them; Python compiles what it imports.
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 train: setup  ## Train a controller on digits: make train ARGS="seed=1 trainer.num_iterations=60"
