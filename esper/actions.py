@@ -202,6 +202,15 @@ class ActionMasks:
             op=self.op[index], slot=self.slot[index], blueprint=self.blueprint[index], alpha=self.alpha[index]
         )
 
+    def to(self, device: torch.device) -> ActionMasks:
+        """The masks on another device."""
+        return ActionMasks(
+            op=self.op.to(device),
+            slot=self.slot.to(device),
+            blueprint=self.blueprint.to(device),
+            alpha=self.alpha.to(device),
+        )
+
 
 def relevance(op: Tensor, alpha: Tensor, alpha_speed: Tensor) -> Tensor:
     """Which heads change what happens.
@@ -275,14 +284,18 @@ def describe(action: Sequence[int], alpha: float, slot_ids: Sequence[str]) -> Fa
     return FactoredAction(**fields)  # type: ignore[arg-type]
 
 
+_ENUMS = (Op, Blueprint, BlendAlgorithm, AlphaCurve, Style, Tempo, AlphaTarget, AlphaSpeed, Head)
+
+
 def _tables_match_enums() -> bool:
     return (
         len(STYLE_ALGORITHMS) == len(STYLE_CURVES) == len(Style)
         and len(TEMPO_EPOCHS) == len(Tempo)
+        and tuple(OP_HEADS) == tuple(Op)
         and len(ALPHA_TARGETS) == len(AlphaTarget)
         and len(ALPHA_SPEED_EPOCHS) == len(AlphaSpeed)
-        and tuple(OP_HEADS) == tuple(Op)
-        and all(list(enum) == list(range(len(enum))) for enum in (Op, Blueprint, Style, Tempo, Head))
+        and len(head_sizes(1)) == NUM_HEADS
+        and all(list(enum) == list(range(len(enum))) for enum in _ENUMS)
     )
 
 

@@ -80,11 +80,12 @@ def compatible(family: str, channels: Sequence[int]) -> Tensor:
 
 
 def _fits(builder: Builder, channels: int) -> bool:
-    """Shape probe on the meta device: allocates and computes nothing, draws no random numbers."""
+    """Shape probe of a module built without initialising it, so that no random numbers are drawn."""
     with torch.device("meta"):
         try:
             module = builder(channels)
         except ValueError:
             return False
-        probe = torch.empty(2, channels, _PROBE_SIZE, _PROBE_SIZE)
-        return bool(module(probe).shape == probe.shape)
+    probe = torch.zeros(2, channels, _PROBE_SIZE, _PROBE_SIZE)
+    with torch.no_grad():
+        return bool(module.to_empty(device="cpu")(probe).shape == probe.shape)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -89,7 +90,8 @@ class EpisodeRecord:
         environment: which.
         instance: what it grew.
         episode_return: sum of unscaled rewards discounted by gamma, in points.
-        val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked for.
+        val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked
+            for.
         added_parameters: of the FOSSILIZED modules.
         num_fossilized: how many.
         crashed: the host's loss was not finite.
@@ -115,6 +117,7 @@ class StepResult:
         components: named parts of the unscaled reward, ``float64 [E]`` each.
         terminated: ``bool [E]``, the episode is over (its last epoch, or a crash). A full episode is a terminal state,
             so nothing is ever truncated.
+        stages_before: ``int64 [E, S]`` before the action.
         applied, transitions: what the action and the rules did.
         epochs: ``int64 [E]``, host epoch just trained, from 1.
         accuracy: ``float64 [E]`` val accuracy at the present alphas.
@@ -125,6 +128,7 @@ class StepResult:
     reward: Tensor
     components: dict[str, Tensor]
     terminated: Tensor
+    stages_before: Tensor
     applied: Applied
     transitions: Transitions
     epochs: Tensor
@@ -156,6 +160,9 @@ class GrowthEnv:
         settings: plain numbers.
         run_seed: names the stream of instance draws.
         measure_test: also measure test accuracy of final networks.
+
+    Attributes:
+        host_seconds: time spent training and validating hosts, in all steps so far.
     """
 
     def __init__(
@@ -189,6 +196,7 @@ class GrowthEnv:
         self._over = torch.ones(num_envs, dtype=torch.bool)
         self._probes: Tensor | None = None
         self._val: Samples | None = None
+        self.host_seconds = 0.0
 
     def reset(self, which: Tensor | None = None) -> Observation:
         """Start new episodes.
@@ -227,11 +235,14 @@ class GrowthEnv:
             actions: ``int64 [E, 8]`` in head order. An illegal one changes nothing but the success flag.
         """
         assert not self._over.any(), "an environment whose episode is over must be reset before it can step"
+        stages_before = self.state.stage
         applied = self._act(actions)
         tick(self.state)
+        began = perf_counter()
         stats = self._train()
         ended = self.history.epoch + 1 >= self.num_epochs
         valuation = self._measure(stats, ended)
+        self.host_seconds += perf_counter() - began
         transitions = transition(self.state, self.rules)
         self._free(transitions.removed)
         crashed = ~stats.loss.isfinite()
@@ -243,6 +254,7 @@ class GrowthEnv:
             reward=(self.settings.reward_scale * total(components)).float(),
             components=components,
             terminated=self._over,
+            stages_before=stages_before,
             applied=applied,
             transitions=transitions,
             epochs=self.history.epoch,

@@ -56,6 +56,14 @@ class Observation:
     blueprint_index: Tensor
     masks: ActionMasks
 
+    def to(self, device: torch.device) -> Observation:
+        """The observation on another device."""
+        return Observation(
+            features=self.features.to(device),
+            blueprint_index=self.blueprint_index.to(device),
+            masks=self.masks.to(device),
+        )
+
 
 def observe(
     history: HostHistory,

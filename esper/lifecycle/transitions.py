@@ -68,7 +68,7 @@ def transition(state: SlotState, rules: GrowthRules) -> Transitions:
     # After the removals, so that a place freed in this epoch can be taken in it.
     faced = evaluate_gates(state, rules)
     verdicts = faced.only(faced.gate != Gate.G5)  # FOSSILIZED is entered by an action only
-    state.assign(verdicts.passed(Gate.G1), stage=Stage.TRAINING, dwell=0)
+    state.assign(verdicts.passed(Gate.G1), stage=Stage.TRAINING)
     blending = verdicts.passed(Gate.G2)
     state.assign(
         blending,
@@ -77,7 +77,6 @@ def transition(state: SlotState, rules: GrowthRules) -> Transitions:
         alpha_start=0.0,
         ramp_elapsed=0,
         ramp_duration=state.tempo_epochs,
-        measured_since_ramp=False,
     )
     state.assign(verdicts.passed(Gate.G3), stage=Stage.HOLDING)
     _recover(state, before, rules)

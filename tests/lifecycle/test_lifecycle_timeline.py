@@ -41,6 +41,7 @@ def test_timeline_of_a_kept_module_under_the_digits_rules() -> None:
         (act(Op.WAIT), Stage.BLENDING, 0.5 / 3),
         (act(Op.WAIT), Stage.BLENDING, 1.0 / 3),
         (act(Op.WAIT), Stage.HOLDING, 0.5),
+        (act(Op.WAIT), Stage.HOLDING, 0.5),
         (act(Op.FOSSILIZE), Stage.FOSSILIZED, 0.5),
         (act(Op.WAIT), Stage.FOSSILIZED, 0.5),
     ]
@@ -106,7 +107,9 @@ def test_cull_at_alpha_zero_or_instant_removes_at_once() -> None:
 
 def test_cull_waits_for_the_minimal_age() -> None:
     state = SlotState.empty(1, 1)
-    applied, _ = step(state, act(Op.GERMINATE))
+    for _ in range(5):
+        step(state)  # an empty slot does not age
+    step(state, act(Op.GERMINATE))
     applied, _ = step(state, act(Op.CULL))
     assert not applied.success.item(), "age 1 under min_cull_age 2"
     applied, _ = step(state, act(Op.CULL))
@@ -150,6 +153,32 @@ def test_set_alpha_target_ramps_from_the_present_alpha_and_asks_for_a_new_measur
     assert alphas[-1] == 1.0
     applied, _ = step(state, act(Op.FOSSILIZE))
     assert applied.fossilized.all()
+
+
+def test_a_measurement_before_the_last_ramp_does_not_count_for_g5() -> None:
+    """Measured at 0.5, moved to 1.0, not measured there: not ready. A measurement there makes it so."""
+    unmeasured = torch.full((1, 1), NAN, dtype=torch.float64)
+    state = grow(until=Stage.HOLDING, alpha_target=0)
+    assert state.measured_since_ramp.all()
+    step(state, act(Op.SET_ALPHA_TARGET, alpha_target=2), contributions=unmeasured)
+    assert stage_of(state) == Stage.HOLDING
+    applied, _ = step(state, act(Op.FOSSILIZE))
+    assert not applied.success.item()
+    applied, _ = step(state, act(Op.FOSSILIZE))
+    assert applied.success.item()
+
+
+@pytest.mark.parametrize("curve", list(AlphaCurve))
+def test_a_fade_ends_when_its_time_is_over_and_not_when_little_is_left(curve: AlphaCurve) -> None:
+    state = grow(until=Stage.HOLDING)
+    step(state)
+    action = act(Op.CULL, alpha_speed=AlphaSpeed.SLOW, alpha_curve=curve)
+    for _ in range(ALPHA_SPEED_EPOCHS[AlphaSpeed.SLOW] - 1):
+        step(state, action)
+        action = act(Op.WAIT)
+        assert stage_of(state) == Stage.HOLDING
+    step(state)
+    assert stage_of(state) == Stage.CULLED
 
 
 def test_instant_alpha_target_jumps_at_the_next_tick() -> None:

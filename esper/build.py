@@ -1,0 +1,209 @@
+"""From a configuration to the parts of an experiment, each built from plain arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper.actions import HEADS
+from esper.blueprints import blueprint_ids, compatible
+from esper.config.growth import IsolateUntil
+from esper.config.root import Config
+from esper.controllers import PlannedGermination
+from esper.devices import resolve_device
+from esper.envs.features import continuous_features, num_features
+from esper.envs.growth import EnvSettings, GrowthEnv
+from esper.envs.instances import InstancePool
+from esper.envs.rewards import reward_family
+from esper.envs.twins import HostTraining, Nursery, TwinCache
+from esper.hosts import SegmentedHost, build_host
+from esper.lifecycle import GrowthRules
+from esper.policy import GrowthPolicy, Normaliser
+from esper.population import NUM_PROBES, Population, build_mapping
+from esper.ppo import PPOSettings
+from esper.rng import derive_seed
+from esper.slots import select_slots
+from esper.tasks import TaskData, load_task
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laboratory:
+    """What every environment of a run shares: data, host, slots, instances."""
+
+    config: Config
+    device: torch.device
+    task: TaskData
+    host: SegmentedHost
+    slot_ids: tuple[str, ...]
+    compatible: Tensor
+    nursery: Nursery
+
+    def population(self, num_envs: int) -> Population:
+        """An empty population of ``num_envs`` hosts."""
+        mapping = build_mapping(self.config.env.mapping.name)
+        return Population(self.host, self.slot_ids, num_envs, mapping, device=self.device)
+
+    def pool(self, split: str, count: int) -> InstancePool:
+        """The first ``count`` instances of a split."""
+        instances = self.config.instances
+        size = instances.num_train if split == "train" else instances.num_held_out
+        whole = InstancePool.build(
+            instances.families,
+            size,
+            split,
+            num_blocks=len(self.config.host.widths),
+            num_classes=self.task.num_classes,
+            num_few_classes=instances.num_few_classes,
+        )
+        return InstancePool(whole.instances[:count])
+
+    def twins(self, num_envs: int, progress: Progress) -> TwinCache:
+        """A cache of never-grown twins for environments stacked ``num_envs`` high."""
+        return TwinCache(self.nursery, lambda: self.population(num_envs), progress)
+
+    def env(
+        self, num_envs: int, pool: InstancePool, twins: TwinCache | None, *, run_seed: int, measure_test: bool
+    ) -> GrowthEnv:
+        """A growth environment over a pool of instances."""
+        return GrowthEnv(
+            self.population(num_envs),
+            self.nursery,
+            pool,
+            twins=twins,
+            family=reward_family(self.config.reward.family),
+            rules=_rules(self.config),
+            compatible=self.compatible,
+            settings=_env_settings(self.config),
+            run_seed=run_seed,
+            measure_test=measure_test,
+        )
+
+    def policy(self) -> tuple[GrowthPolicy, Normaliser]:
+        """A new policy, initialised from the run's seed, and its normaliser."""
+        policy, num_slots = self.config.policy, len(self.slot_ids)
+        num_probes = NUM_PROBES if self.config.observation.slot_probes else 0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed("policy", self.config.seed))
+            network = GrowthPolicy(
+                num_features(num_slots, num_probes),
+                num_slots,
+                len(blueprint_ids()),
+                num_probes=num_probes,
+                embedding_dim=policy.embedding_dim,
+                encoder_dim=policy.encoder_dim,
+                lstm_dim=policy.lstm_dim,
+                head_dim=policy.head_dim,
+                blueprint_head_dims=policy.blueprint_head_dims,
+                value_dim=policy.value_dim,
+                conditional_heads=policy.conditional_heads,
+                critic=policy.critic.name,
+            )
+        normaliser = Normaliser(continuous_features(num_slots, num_probes))
+        return network.to(self.device), normaliser.to(self.device)
+
+    def schedule(self) -> list[PlannedGermination]:
+        """Plan of the schedule controller."""
+        return [
+            PlannedGermination(step.epoch, step.slot, blueprint_ids().index(step.blueprint))
+            for step in self.config.evaluation.schedule.values()
+        ]
+
+
+def build_laboratory(config: Config) -> Laboratory:
+    """Load the data and build what environments share.
+
+    Raises:
+        ValueError: an unknown name, or more slots than the host offers.
+    """
+    device = resolve_device(config.devices)
+    task = load_task(config.task.name, device)
+    host = build_host(
+        config.host.name,
+        in_channels=task.in_channels,
+        image_size=task.image_size,
+        num_classes=task.num_classes,
+        widths=config.host.widths,
+        kernel_sizes=config.host.kernel_sizes,
+        strides=config.host.strides,
+        pools=config.host.pools,
+        norm_groups=config.host.norm_groups,
+        place_rows=config.host.place_rows,
+    )
+    slot_ids = select_slots(host.slot_ids, config.slots.num_slots, config.slots.ids)
+    channels = {place.slot_id: place.channels for place in host.places}
+    fits = compatible(host.family, [channels[slot_id] for slot_id in slot_ids])
+    if config.slots.blueprints is not None:
+        fits &= torch.tensor([name in config.slots.blueprints for name in blueprint_ids()])
+    training = HostTraining(
+        num_epochs=config.env.num_epochs,
+        steps_per_epoch=config.env.steps_per_epoch,
+        batch_size=config.task.batch_size,
+        lr=config.host.lr,
+        max_grad_norm=config.host.max_grad_norm,
+        alive_channels=config.instances.alive_channels,
+    )
+    return Laboratory(
+        config=config,
+        device=device,
+        task=task,
+        host=host,
+        slot_ids=slot_ids,
+        compatible=fits,
+        nursery=Nursery(task, host, training),
+    )
+
+
+def _rules(config: Config) -> GrowthRules:
+    slots = config.slots
+    assert slots.max_developing is not None and slots.max_seeds is not None, "nulls are resolved on loading"
+    return GrowthRules(
+        max_developing=slots.max_developing,
+        max_seeds=slots.max_seeds,
+        min_training_epochs=slots.min_training_epochs,
+        min_cull_age=slots.min_cull_age,
+        embargo_epochs=slots.embargo_epochs,
+        resetting_epochs=slots.resetting_epochs,
+        min_gradient_health=slots.min_gradient_health,
+        vanish_norm=slots.vanish_norm,
+        explode_norm=slots.explode_norm,
+    )
+
+
+def _env_settings(config: Config) -> EnvSettings:
+    return EnvSettings(
+        incubation=config.slots.incubation.name,
+        isolate_until_fossilized=config.slots.isolate_until is IsolateUntil.fossilized,
+        pairs_every=config.counterfactual.pairs_every,
+        gamma=config.ppo.gamma,
+        rent_weight=config.reward.rent_weight,
+        rent_kind=config.reward.rent.name,
+        crash_penalty=config.reward.crash_penalty,
+        reward_scale=config.reward.scale,
+        param_budget=config.slots.param_budget,
+        slot_probes=config.observation.slot_probes,
+        contribution_decay=config.observation.contribution_decay,
+    )
+
+
+def ppo_settings(config: Config) -> PPOSettings:
+    """Numbers of a policy update."""
+    ppo = config.ppo
+    return PPOSettings(
+        gamma=ppo.gamma,
+        gae_lambda=ppo.gae_lambda,
+        num_minibatches=ppo.num_minibatches,
+        update_epochs=ppo.update_epochs,
+        norm_adv=ppo.norm_adv,
+        clip_coef=ppo.clip_coef,
+        clip_vloss=ppo.clip_vloss,
+        vf_coef=ppo.vf_coef,
+        max_grad_norm=ppo.max_grad_norm,
+        target_kl=ppo.target_kl,
+        ratio=ppo.ratio.name,
+        entropy_multipliers=tuple(getattr(ppo.entropy_multipliers, head) for head in HEADS),
+    )

@@ -1,0 +1,90 @@
+"""Checkpoints: tensors and plain types only, versioned, written atomically, loaded with ``weights_only``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esper.policy import GrowthPolicy, Normaliser
+
+FORMAT = "esper-checkpoint"
+VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that can't be used. The message names the file and what to do."""
+
+
+def save_checkpoint(
+    path: Path,
+    *,
+    policy: GrowthPolicy,
+    normaliser: Normaliser,
+    optimizer: torch.optim.Optimizer,
+    iteration: int,
+    config: dict[str, Any],
+) -> None:
+    """Write a checkpoint; a reader sees the old file or the new one, never a part.
+
+    Args:
+        path: file to write.
+        policy, normaliser, optimizer: their states are saved.
+        iteration: iterations done.
+        config: the effective configuration as plain types.
+    """
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "iteration": iteration,
+        "num_slots": policy.num_slots,
+        "policy": policy.state_dict(),
+        "normaliser": normaliser.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "config": config,
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        torch.save(record, temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU.
+
+    Raises:
+        CheckpointError: the file is missing, truncated, not a checkpoint of ours, or of a newer version.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"no checkpoint at {path}")
+    try:
+        record = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a file that is truncated or foreign
+        raise CheckpointError(f"{path} is truncated or not a checkpoint ({type(error).__name__})") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not an Esper checkpoint")
+    if record["version"] > VERSION:
+        raise CheckpointError(
+            f"{path} has checkpoint version {record['version']}; this Esper reads up to {VERSION}: update Esper"
+        )
+    return record
+
+
+def restore_policy(record: dict[str, Any], policy: GrowthPolicy, normaliser: Normaliser) -> None:
+    """Load a checkpoint's policy and normaliser into ones of the same shape.
+
+    Raises:
+        CheckpointError: the checkpoint belongs to another number of slots.
+    """
+    if record["num_slots"] != policy.num_slots:
+        raise CheckpointError(
+            f"the checkpoint's policy has {record['num_slots']} slots, this configuration {policy.num_slots}: "
+            f"set slots.num_slots={record['num_slots']} or train afresh"
+        )
+    policy.load_state_dict(record["policy"])
+    normaliser.load_state_dict(record["normaliser"])

@@ -1,0 +1,70 @@
+"""A hand-written rule: grow on a plateau, keep what helps, take out what does not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from esper.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Op
+from esper.controllers.base import germinate, on_slot, waiting
+from esper.envs.growth import EnvView
+from esper.lifecycle import Stage
+
+
+class Heuristic:
+    """One decision per environment and epoch, in this order; ties go by canonical slot order.
+
+    1. FOSSILIZE the settled module with the highest contribution above ``keep_points``.
+    2. CULL a settled module whose contribution is not above it.
+    3. On a plateau (val loss fell by less than ``improvement`` over the last ``patience`` epochs, and no module is
+       under way), GERMINATE in the slot that was served least, with the next of the blueprints that fit it.
+
+    Args:
+        num_envs: E.
+        num_slots: S.
+        patience: epochs, at most 4.
+        improvement: relative fall of the loss below which growth has stalled.
+        keep_points: contribution, in points, that a module must exceed.
+    """
+
+    name = "heuristic"
+
+    def __init__(
+        self, num_envs: int, num_slots: int, *, patience: int = 2, improvement: float = 0.2, keep_points: float = 0.5
+    ) -> None:
+        self.patience, self.improvement, self.keep_points = patience, improvement, keep_points
+        self._served = torch.zeros(num_envs, num_slots, dtype=torch.int64)
+
+    def reset(self, which: Tensor) -> None:
+        self._served[which] = 0
+
+    def act(self, view: EnvView) -> Tensor:
+        masks, state = view.observation.masks, view.state
+        settled = (state.stage == Stage.HOLDING) & state.measured_since_ramp & ~state.fading
+        stalled = self._stalled(view) & ~state.live.any(dim=1)
+        actions = waiting(state.num_envs)
+        for env in range(state.num_envs):
+            worth = state.contribution[env]
+            keep = masks.slot[env, OP_FOSSILIZE] & settled[env] & (worth > self.keep_points)
+            drop = masks.slot[env, OP_CULL] & settled[env] & (worth <= self.keep_points)
+            if keep.any():
+                actions[env] = on_slot(Op.FOSSILIZE, int(torch.where(keep, worth, -torch.inf).argmax()))
+            elif drop.any():
+                actions[env] = on_slot(Op.CULL, int(torch.where(drop, worth, torch.inf).argmin()))
+            elif stalled[env] and masks.op[env, OP_GERMINATE]:
+                actions[env] = self._grow(env, masks.slot[env, OP_GERMINATE], masks.blueprint[env])
+        return actions
+
+    def _stalled(self, view: EnvView) -> Tensor:
+        """``bool [E]``; false while there are not enough epochs to tell."""
+        losses = view.history.losses
+        return losses[:, -1] > (1.0 - self.improvement) * losses[:, -1 - self.patience]
+
+    def _grow(self, env: int, empty: Tensor, fits: Tensor) -> Tensor:
+        served = torch.where(empty, self._served[env], torch.iinfo(torch.int64).max)
+        slot = int(served.argmin())
+        blueprints = fits[slot].nonzero().flatten()
+        # Every germination of the episode moves on by one, so that all blueprints get their turn.
+        blueprint = int(blueprints[int(self._served[env].sum()) % len(blueprints)])
+        self._served[env, slot] += 1
+        return germinate(slot, blueprint)

@@ -1,0 +1,57 @@
+"""Controls that look at nothing but masks: never grow, or do anything legal at random."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from esper.actions import OP_WAIT, canonical, head_sizes
+from esper.controllers.base import waiting
+from esper.envs.growth import EnvView
+
+
+class Never:
+    """Lets every host train alone."""
+
+    name = "never"
+
+    def reset(self, which: Tensor) -> None:
+        """Nothing to forget."""
+
+    def act(self, view: EnvView) -> Tensor:
+        return waiting(view.state.num_envs)
+
+
+class RandomLegal:
+    """Each head uniform over what is legal, in the order of sampling.
+
+    Args:
+        generator: source of all its randomness.
+    """
+
+    name = "random"
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def reset(self, which: Tensor) -> None:
+        """Nothing to forget."""
+
+    def act(self, view: EnvView) -> Tensor:
+        masks = view.observation.masks
+        num_envs, num_slots, num_blueprints = masks.blueprint.shape
+        rows = torch.arange(num_envs)
+        op = self._pick(masks.op)
+        # WAIT names no slot; any will do, since its slot is set to 0 below.
+        slot = self._pick(masks.slot[rows, op] | (op == OP_WAIT)[:, None])
+        fits = masks.blueprint[rows, slot]
+        blueprint = self._pick(fits | ~fits.any(dim=1, keepdim=True))
+        rest = [
+            torch.randint(size, (num_envs,), generator=self._generator)
+            for size in head_sizes(num_slots, num_blueprints)[3:]
+        ]
+        return canonical(torch.stack([op, slot, blueprint, *rest], dim=1), masks.alpha)
+
+    def _pick(self, legal: Tensor) -> Tensor:
+        """One legal index per row of ``bool [E, n]``."""
+        return torch.multinomial(legal.double(), 1, generator=self._generator).squeeze(1)

@@ -1,0 +1,247 @@
+"""From environment steps to events, counts and timelines. Reads what the environment reports and nothing else.
+
+Axis legend: E = environments, S = slots, T = epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from esper.actions import NUM_OPS, OP_NAMES, OP_WAIT, Head, relevance
+from esper.blueprints import blueprint_ids
+from esper.envs.growth import EpisodeRecord, GrowthEnv, StepResult
+from esper.envs.observations import Observation
+from esper.lifecycle import NUM_STAGES, STAGE_NAMES
+from esper.telemetry.events import EpisodeEnded, GateEvaluated, HostCrashed, LastAction, StageChanged
+from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.summary import mean_sem
+from esper.telemetry.timeline import EpisodeTimeline, OpMark
+
+
+class OpCounts:
+    """Ops attempted, carried out, and chosen where there was a choice."""
+
+    def __init__(self) -> None:
+        self.attempted = torch.zeros(NUM_OPS, dtype=torch.int64)
+        self.successful = torch.zeros(NUM_OPS, dtype=torch.int64)
+        self.chosen = torch.zeros(NUM_OPS, dtype=torch.int64)
+
+    def add(self, observation: Observation, actions: Tensor, success: Tensor) -> None:
+        """Count one step of all environments."""
+        op = actions[:, Head.OP]
+        choice = observation.masks.op.sum(dim=1) > 1
+        self.attempted += op.bincount(minlength=NUM_OPS)
+        self.successful += op[success].bincount(minlength=NUM_OPS)
+        self.chosen += op[choice].bincount(minlength=NUM_OPS)
+
+    def choice_share(self) -> Tensor | None:
+        """``float64 [6]`` share of each op among steps with a choice, ``None`` if there was none."""
+        total = int(self.chosen.sum())
+        return self.chosen.double() / total if total else None
+
+    def metrics(self) -> dict[str, float | None]:
+        """Counts and shares by op name."""
+        share = self.choice_share()
+        metrics: dict[str, float | None] = {}
+        for op, name in enumerate(OP_NAMES):
+            metrics[f"ops/attempted/{name}"] = int(self.attempted[op])
+            metrics[f"ops/successful/{name}"] = int(self.successful[op])
+            metrics[f"ops/choice_share/{name}"] = None if share is None else float(share[op])
+        return metrics
+
+
+class IterationRecorder:
+    """What happened in one iteration: emits events as it goes and sums up metrics at the end.
+
+    Args:
+        env: the environment that is stepped.
+        hub: receives events.
+        iteration: number of the iteration, from 1.
+    """
+
+    def __init__(self, env: GrowthEnv, hub: TelemetryHub, iteration: int) -> None:
+        self._env, self._hub, self._iteration = env, hub, iteration
+        self._ops = OpCounts()
+        self._stages = torch.zeros(NUM_STAGES, dtype=torch.int64)
+        self._components: dict[str, Tensor] = {}
+        self.episodes: list[EpisodeRecord] = []
+
+    def __call__(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
+        """Take in one step."""
+        self._ops.add(observation, actions, result.applied.success)
+        self._stages += result.transitions.after.flatten().bincount(minlength=NUM_STAGES)
+        for name, values in result.components.items():
+            self._components[name] = self._components.get(name, torch.zeros(())) + values.sum()
+        self.episodes += result.episodes
+        self._emit_lifecycle(result)
+        if self._hub.wants(LastAction):
+            self._emit_actions(observation, actions, result)
+        for episode in result.episodes:
+            self._emit_episode(episode, int(result.epochs[episode.environment]))
+
+    def metrics(self) -> dict[str, float | None]:
+        """Summary of the iteration; ``None`` where nothing was measured."""
+        episodes = self.episodes
+        total = int(self._stages.sum())
+        metrics = self._ops.metrics()
+        metrics |= {f"stages/{name}": int(self._stages[i]) / total for i, name in enumerate(STAGE_NAMES) if i}
+        steps = self._ops.attempted.sum()
+        metrics |= {f"reward/{name}": float(value / steps) for name, value in self._components.items()}
+        for name, values in (
+            ("episodic_return", [episode.episode_return for episode in episodes]),
+            ("final_val_accuracy", [episode.val_accuracy for episode in episodes]),
+            ("added_parameters", [float(episode.added_parameters) for episode in episodes]),
+            ("num_fossilized", [float(episode.num_fossilized) for episode in episodes]),
+        ):
+            mean = mean_sem(torch.tensor(values, dtype=torch.float64))
+            metrics[f"charts/{name}"] = None if mean is None else mean.mean
+            metrics[f"charts/{name}_sem"] = None if mean is None else mean.sem
+        metrics["charts/num_episodes"] = len(episodes)
+        metrics["charts/num_crashed"] = sum(episode.crashed for episode in episodes)
+        metrics["charts/never_val_accuracy"] = self._never_accuracy()
+        metrics |= self._family_returns()
+        return metrics
+
+    def _never_accuracy(self) -> float | None:
+        """Final val accuracy of the never-grown twins of the instances whose episodes ended."""
+        twins = self._env.twins
+        if twins is None or not self.episodes:
+            return None
+        finals = [float(twins[episode.instance].accuracy[-1]) for episode in self.episodes]
+        return sum(finals) / len(finals)
+
+    def _family_returns(self) -> dict[str, float | None]:
+        families = {instance.family for instance in self._env.pool}
+        returns: dict[str, list[float]] = {family: [] for family in sorted(families)}
+        for episode in self.episodes:
+            returns[episode.instance.family].append(episode.episode_return)
+        return {
+            f"return_by_family/{family}": sum(values) / len(values) if values else None
+            for family, values in returns.items()
+        }
+
+    def _emit_lifecycle(self, result: StepResult) -> None:
+        """Gates and stage changes, first those of the action, then the mechanical ones."""
+        epochs, blueprint = result.epochs.tolist(), self._env.state.blueprint
+        steps = (
+            (result.applied.verdicts, result.stages_before, result.transitions.before),
+            (result.transitions.verdicts, result.transitions.before, result.transitions.after),
+        )
+        for verdicts, before, after in steps:
+            if self._hub.wants(GateEvaluated):
+                for gate in verdicts.records():
+                    self._hub.emit(
+                        GateEvaluated(
+                            environment=gate.environment,
+                            iteration=self._iteration,
+                            epoch=epochs[gate.environment],
+                            slot=self._env.slot_ids[gate.slot],
+                            gate=gate.gate,
+                            passed=gate.passed,
+                            reason=gate.reason,
+                        )
+                    )
+            if self._hub.wants(StageChanged):
+                for env, slot in (before != after).nonzero().tolist():
+                    self._hub.emit(
+                        StageChanged(
+                            environment=env,
+                            iteration=self._iteration,
+                            epoch=epochs[env],
+                            slot=self._env.slot_ids[slot],
+                            blueprint=_blueprint_name(int(blueprint[env, slot])),
+                            before=STAGE_NAMES[int(before[env, slot])],
+                            after=STAGE_NAMES[int(after[env, slot])],
+                        )
+                    )
+
+    def _emit_actions(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
+        """One record per environment; a head is flagged as masked when it could not have changed anything."""
+        alpha = observation.masks.alpha.gather(1, actions[:, Head.SLOT, None]).squeeze(1)
+        relevant = relevance(actions[:, Head.OP], alpha, actions[:, Head.ALPHA_SPEED]).tolist()
+        rows, success, epochs = actions.tolist(), result.applied.success.tolist(), result.epochs.tolist()
+        for env, row in enumerate(rows):
+            self._hub.emit(
+                LastAction.from_indices(
+                    row,
+                    environment=env,
+                    iteration=self._iteration,
+                    epoch=epochs[env],
+                    slot_ids=self._env.slot_ids,
+                    masked=[not matters for matters in relevant[env]],
+                    success=success[env],
+                )
+            )
+
+    def _emit_episode(self, episode: EpisodeRecord, epoch: int) -> None:
+        if episode.crashed:
+            self._hub.emit(
+                HostCrashed(
+                    environment=episode.environment,
+                    iteration=self._iteration,
+                    epoch=epoch,
+                    instance=episode.instance.index,
+                    reason="the training loss was not finite",
+                )
+            )
+        self._hub.emit(
+            EpisodeEnded(
+                environment=episode.environment,
+                iteration=self._iteration,
+                instance=episode.instance.index,
+                family=episode.instance.family,
+                episode_return=episode.episode_return,
+                val_accuracy=episode.val_accuracy,
+                test_accuracy=episode.test_accuracy,
+                added_parameters=episode.added_parameters,
+                num_fossilized=episode.num_fossilized,
+                crashed=episode.crashed,
+            )
+        )
+
+
+def _blueprint_name(index: int) -> str | None:
+    return blueprint_ids()[index] if index >= 0 else None
+
+
+class TimelineRecorder:
+    """Keeps what every slot of every environment went through in one episode."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]] = []
+
+    def add(self, env: GrowthEnv, actions: Tensor, result: StepResult) -> None:
+        """Take in one step of all environments."""
+        state = env.state
+        self._rows.append(
+            (state.stage, state.alpha, state.blueprint, actions, result.applied.success, result.accuracy)
+        )
+
+    def timeline(self, env: GrowthEnv, environment: int, controller: str) -> EpisodeTimeline:
+        """The episode of one environment, which must not have been reset since."""
+        stages, alphas, blueprints, actions, success, accuracy = (
+            torch.stack(column)[:, environment] for column in zip(*self._rows, strict=True)
+        )
+        instance = env.instances[environment]
+        twin = None if env.twins is None else env.twins[instance].accuracy[: len(stages)]
+        return EpisodeTimeline(
+            stages=stages,
+            alphas=alphas,
+            blueprints=blueprints,
+            ops=tuple(_marks(actions.tolist(), success.tolist())),
+            val_accuracy=accuracy,
+            twin_accuracy=twin,
+            family=instance.family,
+            instance=instance.index,
+            controller=controller,
+        )
+
+
+def _marks(actions: Sequence[Sequence[int]], success: Sequence[bool]) -> list[OpMark]:
+    return [
+        OpMark(OP_NAMES[row[Head.OP]], None if row[Head.OP] == OP_WAIT else row[Head.SLOT], done)
+        for row, done in zip(actions, success, strict=True)
+    ]

@@ -1,0 +1,209 @@
+"""The loop: collect, update, log, checkpoint; then compare the learned controller with its controls."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from rich.console import Console
+
+from esper.build import Laboratory, build_laboratory, ppo_settings
+from esper.checkpoint import save_checkpoint
+from esper.comparison import compare
+from esper.config import summary, to_plain, to_yaml
+from esper.config.cli import refused
+from esper.config.learning import Twin
+from esper.config.root import Config
+from esper.envs.growth import GrowthEnv
+from esper.envs.twins import TwinCache
+from esper.policy import GrowthPolicy, Normaliser
+from esper.ppo import Metrics, RolloutBuffer, UpdateResult, linear_schedule, ppo_update
+from esper.recording import IterationRecorder
+from esper.report import closing_report
+from esper.rng import derive_seed, generator
+from esper.rollout import Carry, collect
+from esper.runs import RunFolder, run_status
+from esper.telemetry.anomalies import detect
+from esper.telemetry.console import ConsoleLogger
+from esper.telemetry.events import NonFiniteUpdate, RatioExplosion
+from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
+
+
+def train(config: Config, run_dir: Path) -> None:
+    """Train a controller, compare it with its controls, and leave everything in ``run_dir``.
+
+    Raises:
+        RunFolderError: the folder already holds a run, or cannot be written.
+    """
+    began = perf_counter()
+    torch.set_num_threads(config.num_threads or os.cpu_count() or 1)
+    with refused():
+        laboratory = build_laboratory(config)
+    folder = RunFolder.create(run_dir, to_yaml(config))
+    terminal = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
+    _announce(config, folder)
+    loggers = [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), terminal]
+    with run_status(folder), TelemetryHub(loggers, config.telemetry.level) as hub:
+        trainer = Trainer(laboratory, folder, hub)
+        trainer.run()
+        twins = _evaluation_twins(laboratory, trainer, hub)
+        outcomes = compare(
+            laboratory,
+            trainer.policy,
+            trainer.normaliser,
+            twins,
+            lambda name, done, total: hub.stage(f"held-out hosts, {name}", done, total),
+        )
+    closing_report(laboratory, folder, outcomes, wall_seconds=perf_counter() - began)
+
+
+def _announce(config: Config, folder: RunFolder) -> None:
+    if config.telemetry.console != "off":
+        Console().print(summary(config), markup=False, highlight=False, soft_wrap=True)
+        Console().print(f"run folder {folder.path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _evaluation_twins(laboratory: Laboratory, trainer: Trainer, hub: TelemetryHub) -> TwinCache | None:
+    """Twins stacked as high as the environments of the evaluation."""
+    config = laboratory.config
+    if config.reward.twin is Twin.none:
+        return None
+    if config.evaluation.num_hosts == config.trainer.num_envs:
+        return trainer.twins
+    return laboratory.twins(
+        config.evaluation.num_hosts, lambda done, total: hub.stage("never-grown twins, held-out hosts", done, total)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    """Seconds of one iteration, by what they went to."""
+
+    rollout: float
+    hosts: float
+    update: float
+
+    def metrics(self, num_epochs: int) -> dict[str, float | None]:
+        """``time/control_share`` is everything but training and validating hosts, as a share of the iteration."""
+        total = self.rollout + self.update
+        return {
+            "time/rollout": self.rollout,
+            "time/hosts": self.hosts,
+            "time/update": self.update,
+            "time/control_share": 1.0 - self.hosts / total,
+            "charts/SPS": num_epochs / total,
+        }
+
+
+class Trainer:
+    """State of a run and its iterations.
+
+    Args:
+        laboratory: what environments share.
+        folder: where checkpoints go.
+        hub: receives events and metrics.
+
+    Attributes:
+        policy, normaliser: what is learned.
+        twins: curves of never-grown twins of the training instances, ``None`` without twins.
+    """
+
+    def __init__(self, laboratory: Laboratory, folder: RunFolder, hub: TelemetryHub) -> None:
+        config = laboratory.config
+        self.config, self.folder, self.hub = config, folder, hub
+        self.settings = ppo_settings(config)
+        self.policy: GrowthPolicy
+        self.normaliser: Normaliser
+        self.policy, self.normaliser = laboratory.policy()
+        if config.policy.compile:
+            self.policy.compile()
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.ppo.lr, eps=config.ppo.adam_eps)
+        num_envs, num_steps = config.trainer.num_envs, config.trainer.num_steps
+        assert num_steps is not None, "nulls are resolved on loading"
+        self.twins: TwinCache | None = None
+        if config.reward.twin is Twin.cached:
+            self.twins = laboratory.twins(num_envs, lambda done, total: hub.stage("never-grown twins", done, total))
+        pool = laboratory.pool("train", config.instances.num_train)
+        if self.twins is not None:
+            self.twins.require(pool)
+        self.env: GrowthEnv = laboratory.env(num_envs, pool, self.twins, run_seed=config.seed, measure_test=False)
+        self.buffer = RolloutBuffer(
+            num_envs,
+            num_steps,
+            self.policy.num_features,
+            self.policy.num_slots,
+            self.policy.num_blueprints,
+            self.policy.lstm_dim,
+            laboratory.device,
+        )
+        self._sampling = torch.Generator(laboratory.device).manual_seed(derive_seed("actions", config.seed))
+        self._shuffling = generator("minibatches", config.seed)
+
+    def run(self) -> None:
+        """All iterations."""
+        carry = Carry(self.env.reset(), self.policy.initial_state(self.env.num_envs))
+        num_iterations = self.config.trainer.num_iterations
+        for iteration in range(1, num_iterations + 1):
+            metrics = self.iterate(iteration, carry)
+            self.hub.log_metrics(iteration, metrics)
+            if iteration % self.config.trainer.checkpoint_every == 0 or iteration == num_iterations:
+                self.save(iteration)
+
+    def iterate(self, iteration: int, carry: Carry) -> Metrics:
+        """Collect a rollout, update the policy, take in the observations."""
+        ppo = self.config.ppo
+        recorder = IterationRecorder(self.env, self.hub, iteration)
+        host_seconds, began = self.env.host_seconds, perf_counter()
+        raw = collect(self.env, self.policy, self.normaliser, self.buffer, carry, self._sampling, recorder)
+        collected = perf_counter()
+        ent_coef = linear_schedule(iteration - 1, ppo.ent_coef, ppo.ent_coef_final, ppo.anneal_iterations)
+        lr = linear_schedule(iteration - 1, ppo.lr, 0.0, ppo.anneal_iterations) if ppo.anneal_lr else ppo.lr
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        result = ppo_update(self.policy, self.optimizer, self.buffer, self.settings, ent_coef, self._shuffling)
+        # Once per rollout, after the update: the buffer's observations keep the scale they were acted on.
+        self.normaliser.update(raw)
+        timing = _Timing(
+            rollout=collected - began,
+            hosts=self.env.host_seconds - host_seconds,
+            update=perf_counter() - collected,
+        )
+        steps = self.buffer.num_envs * self.buffer.num_steps
+        metrics = recorder.metrics() | result.metrics | timing.metrics(steps)
+        metrics |= {"charts/env_epochs": iteration * steps, "charts/ent_coef": ent_coef, "charts/learning_rate": lr}
+        self._report(iteration, result, metrics)
+        return metrics
+
+    def save(self, iteration: int) -> None:
+        """Write a checkpoint named after its iteration, and the same as ``last.pt``."""
+        for name in (f"iteration-{iteration:05d}.pt", "last.pt"):
+            save_checkpoint(
+                self.folder.checkpoints / name,
+                policy=self.policy,
+                normaliser=self.normaliser,
+                optimizer=self.optimizer,
+                iteration=iteration,
+                config=to_plain(self.config),
+            )
+
+    def _report(self, iteration: int, result: UpdateResult, metrics: Metrics) -> None:
+        """Emit what an update and its metrics have to say beyond numbers."""
+        for explosion in result.explosions:
+            self.hub.emit(
+                RatioExplosion(
+                    iteration=iteration,
+                    update_epoch=explosion.epoch,
+                    minibatch=explosion.minibatch,
+                    count=explosion.count,
+                    worst=tuple(asdict(entry) for entry in explosion.worst),
+                )
+            )
+        skipped = metrics["losses/skipped_minibatches"]
+        if skipped:
+            self.hub.emit(NonFiniteUpdate(iteration=iteration, skipped_minibatches=int(skipped)))
+        for anomaly in detect(iteration, metrics):
+            self.hub.emit(anomaly)
