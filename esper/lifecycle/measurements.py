@@ -73,7 +73,7 @@ def record_contributions(
         boost: likewise.
     """
     measured = state.present & ~values.isnan()
-    settled = _BLENDED[state.stage] & at_target(state) & ~state.fading
+    settled = _BLENDED[state.stage] & at_target(state)
     state.previous_contribution = torch.where(measured, state.contribution, state.previous_contribution)
     state.assign(measured, contribution=values, contribution_age=0)
     state.measured_since_ramp = state.measured_since_ramp | (measured & settled)

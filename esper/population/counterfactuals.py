@@ -20,7 +20,7 @@ from esper.population.mapping import Features
 from esper.population.plan import FROM_INPUT, Flow, Rows, build_plan
 from esper.population.population import Population
 
-EVALUATION_BATCH = 128
+EVALUATION_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from esper.actions import BlendAlgorithm
-from esper.population.mapping import Features, Mapping, Program, is_all
+from esper.population.mapping import Features, Index, Mapping, Program, is_all
 from esper.population.plan import BlendCall, BodyCall, Flow, Plan, SlotPlan
 from esper.population.stack import Stack
 
@@ -98,41 +98,42 @@ def _grow(network: Network, slot: int, plan: SlotPlan, features: Features | None
     if not plan.bodies:
         return features
     mapping = network.mapping
-    inputs, outputs = [], []
-    for body in plan.bodies:
-        x, y = _run_body(network, slot, body, features)
-        inputs.append(x)
-        outputs.append(y)
-    joined_in, joined_out = mapping.join(inputs), mapping.join(outputs)
+    running = mapping.split(mapping.select(features, plan.rows), [body.count for body in plan.bodies])
+    inputs = [
+        mapping.detach(x) if body.flow in (Flow.ISOLATED, Flow.STRAIGHT) else x
+        for body, x in zip(plan.bodies, running, strict=True)
+    ]
+    outputs = [_run_body(network, slot, body, x) for body, x in zip(plan.bodies, inputs, strict=True)]
+    x_runs = mapping.split(mapping.join(inputs), plan.runs)
+    y_runs = mapping.split(mapping.join(outputs), plan.runs)
+    replaced: list[tuple[Index, Features]] = []
     for blend in plan.blends:
-        features = _blend(network, slot, blend, features, joined_in, joined_out)
+        x = mapping.join([x_runs[run] for run in blend.runs])
+        y = mapping.join([y_runs[run] for run in blend.runs])
+        standing = mapping.blend(x, y, blend.alpha, blend.algorithm, _gate(network, slot, blend, x))
+        if blend.flow == Flow.STRAIGHT:
+            features = mapping.add(features, blend.rows, standing, mapping.detach(standing))
+        elif blend.flow == Flow.ISOLATED:
+            features = mapping.add(features, blend.rows, standing, x)
+        else:
+            replaced.append((blend.rows, standing))
+    if replaced:
+        rows = Index.join([rows for rows, _ in replaced])
+        features = mapping.replace(features, rows, mapping.join([standing for _, standing in replaced]))
     return features
 
 
-def _run_body(network: Network, slot: int, body: BodyCall, features: Features) -> tuple[Features, Features]:
-    mapping, stack = network.mapping, network.modules[slot, body.blueprint]
-    x = mapping.select(features, body.rows)
-    if body.flow in (Flow.ISOLATED, Flow.STRAIGHT):
-        x = mapping.detach(x)
+def _run_body(network: Network, slot: int, body: BodyCall, x: Features) -> Features:
+    stack = network.modules[slot, body.blueprint]
     values = stack.values.detach() if body.flow == Flow.FROZEN else stack.values
     if not is_all(body.members, len(stack)):
         values = values.index_select(0, body.members.tensor)
-    return x, mapping.call(stack.program, values, x)
+    return network.mapping.call(stack.program, values, x)
 
 
-def _blend(
-    network: Network, slot: int, blend: BlendCall, features: Features, inputs: Features, outputs: Features
-) -> Features:
-    mapping = network.mapping
-    x, y = mapping.select(inputs, blend.picks), mapping.select(outputs, blend.picks)
-    gate = None
-    if blend.algorithm == BlendAlgorithm.GATE:
-        stack = network.gates[slot]
-        values = stack.values.detach() if blend.flow == Flow.FROZEN else stack.values
-        gate = mapping.call(stack.program, values.index_select(0, blend.gates.tensor), x)
-    standing = mapping.blend(x, y, blend.alpha, blend.algorithm, gate)
-    if blend.flow == Flow.STRAIGHT:
-        return mapping.add(features, blend.rows, standing, mapping.detach(standing))
-    if blend.flow == Flow.ISOLATED:
-        return mapping.add(features, blend.rows, standing, x)
-    return mapping.replace(features, blend.rows, standing)
+def _gate(network: Network, slot: int, blend: BlendCall, x: Features) -> Features | None:
+    if blend.algorithm != BlendAlgorithm.GATE:
+        return None
+    stack = network.gates[slot]
+    values = stack.values.detach() if blend.flow == Flow.FROZEN else stack.values
+    return network.mapping.call(stack.program, values.index_select(0, blend.gates.tensor), x)

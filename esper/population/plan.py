@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,32 +69,51 @@ class Directory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyCall:
-    """Modules of one blueprint, run together: which of the active rows, with which rows of the stack."""
+    """Modules of one blueprint, run together: how many of the running rows, and which rows of the stack."""
 
     blueprint: int
     flow: Flow
-    rows: Index
+    count: int
     members: Index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendCall:
-    """Rows blended by one algorithm; ``picks`` are their places among the outputs of the body calls."""
+    """Rows blended together.
+
+    Attributes:
+        algorithm, flow: one for all of them.
+        runs: which runs of the running rows they are.
+        rows: which active rows they are.
+        alpha: ``[len(rows)]``.
+        gates: their rows in the slot's stack of gates, for GATE.
+    """
 
     algorithm: BlendAlgorithm
     flow: Flow
+    runs: tuple[int, ...]
     rows: Index
-    picks: Index
     alpha: Tensor
     gates: Index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """What happens at one slot: rows that join there, then modules, then blends."""
+    """What happens at one slot: rows that join there, then modules, then blends.
+
+    Attributes:
+        arrivals: environments whose arriving feature starts a row here.
+        rows: active rows with a running module, ordered by blueprint, flow and algorithm.
+        bodies: module calls, in that order.
+        runs: lengths of the runs that share all three. Rows are regrouped by cutting and joining runs, because the
+            backward of a gather would fill a whole feature with zeros for each.
+        blends: what becomes of the outputs.
+    """
 
     arrivals: Index
+    rows: Index
     bodies: tuple[BodyCall, ...]
+    runs: tuple[int, ...]
     blends: tuple[BlendCall, ...]
 
 
@@ -120,69 +141,83 @@ def build_plan(rows: Rows, directory: Directory, *, device: torch.device, dtype:
     slots = []
     for slot in range(num_slots):
         active, running = counts[slot + 1], counts[slot]
+        modules = _running(rows, directory, slot, active)
+        runs = [list(run) for _, run in groupby(modules, key=lambda module: module[:3])]
         slots.append(
             SlotPlan(
                 arrivals=Index.of(hosts[running:active], device),
-                bodies=_body_calls(rows, directory, slot, active, device),
-                blends=_blend_calls(rows, directory, slot, active, device, dtype),
+                rows=Index.of([module.row for module in modules], device),
+                bodies=_body_calls(modules, directory, slot, device),
+                runs=tuple(len(run) for run in runs),
+                blends=_blend_calls(runs, rows, directory, slot, device, dtype),
             )
         )
     return Plan(hosts=Index.of(hosts, device), counts=tuple(counts), slots=tuple(slots))
 
 
-def _ordered(rows: Rows, directory: Directory, slot: int, active: int) -> list[tuple[int, int, int, int]]:
-    """Active rows with a module running at the slot as (blueprint, flow, row, environment), grouped."""
+class _Running(NamedTuple):
+    """One module running in one active row; sorts by what can be run together."""
+
+    blueprint: int
+    flow: int
+    algorithm: int
+    row: int
+    environment: int
+
+
+def _running(rows: Rows, directory: Directory, slot: int, active: int) -> list[_Running]:
     environments = rows.environments[:active]
     blueprints = directory.blueprint[environments, slot]
-    running = ((rows.alpha[:active, slot] != 0) & (blueprints >= 0)).nonzero().squeeze(1)
-    return sorted(
-        zip(
-            blueprints[running].tolist(),
-            rows.flow[running, slot].tolist(),
-            running.tolist(),
-            environments[running].tolist(),
-            strict=True,
-        )
+    picked = ((rows.alpha[:active, slot] != 0) & (blueprints >= 0)).nonzero().squeeze(1)
+    columns = (
+        blueprints[picked],
+        rows.flow[picked, slot],
+        directory.algorithm[environments[picked], slot],
+        picked,
+        environments[picked],
     )
+    return sorted(_Running(*module) for module in zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _body_calls(
-    rows: Rows, directory: Directory, slot: int, active: int, device: torch.device
+    modules: list[_Running], directory: Directory, slot: int, device: torch.device
 ) -> tuple[BodyCall, ...]:
-    groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for blueprint, flow, row, environment in _ordered(rows, directory, slot, active):
-        groups.setdefault((blueprint, flow), []).append((row, environment))
-    return tuple(
-        BodyCall(
-            blueprint=blueprint,
-            flow=Flow(flow),
-            rows=Index.of([row for row, _ in members], device),
-            members=Index.of(directory.member[[environment for _, environment in members], slot].tolist(), device),
-        )
-        for (blueprint, flow), members in groups.items()
-    )
-
-
-def _blend_calls(
-    rows: Rows, directory: Directory, slot: int, active: int, device: torch.device, dtype: torch.dtype
-) -> tuple[BlendCall, ...]:
-    groups: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    for pick, (_, flow, row, environment) in enumerate(_ordered(rows, directory, slot, active)):
-        algorithm = int(directory.algorithm[environment, slot])
-        groups.setdefault((algorithm, flow), []).append((pick, row, environment))
     calls = []
-    for (algorithm, flow), members in groups.items():
-        picks, blended, environments = (list(column) for column in zip(*members, strict=True))
-        gates = directory.gate[environments, slot].tolist() if algorithm == BlendAlgorithm.GATE else []
+    for (blueprint, flow), group in groupby(modules, key=lambda module: module[:2]):
+        environments = [module.environment for module in group]
+        members = directory.member[environments, slot].tolist()
         calls.append(
-            BlendCall(
-                algorithm=BlendAlgorithm(algorithm),
-                flow=Flow(flow),
-                rows=Index.of(blended, device),
-                picks=Index.of(picks, device),
-                alpha=rows.alpha[blended, slot].to(device=device, dtype=dtype),
-                gates=Index.of(gates, device),
+            BodyCall(
+                blueprint=blueprint, flow=Flow(flow), count=len(members), members=Index.of(members, device)
             )
         )
     return tuple(calls)
 
+
+def _blend_calls(
+    runs: list[list[_Running]],
+    rows: Rows,
+    directory: Directory,
+    slot: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[BlendCall, ...]:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number, run in enumerate(runs):
+        groups.setdefault((run[0].algorithm, run[0].flow), []).append(number)
+    calls = []
+    for (algorithm, flow), numbers in groups.items():
+        modules = [module for number in numbers for module in runs[number]]
+        blended = [module.row for module in modules]
+        gated = [module.environment for module in modules] if algorithm == BlendAlgorithm.GATE else []
+        calls.append(
+            BlendCall(
+                algorithm=BlendAlgorithm(algorithm),
+                flow=Flow(flow),
+                runs=tuple(numbers),
+                rows=Index.of(blended, device),
+                alpha=rows.alpha[blended, slot].to(device=device, dtype=dtype),
+                gates=Index.of(directory.gate[gated, slot].tolist(), device),
+            )
+        )
+    return tuple(calls)

@@ -43,6 +43,13 @@ class Index:
         """Index of the given row numbers."""
         return cls(torch.tensor(items, dtype=torch.long, device=device), tuple(items))
 
+    @classmethod
+    def join(cls, parts: Sequence[Index]) -> Index:
+        """One index after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(torch.cat([part.tensor for part in parts]), tuple(item for part in parts for item in part.items))
+
     def __len__(self) -> int:
         return len(self.items)
 
@@ -74,6 +81,9 @@ class Mapping(Protocol):
 
     def select(self, features: Features, rows: Index) -> Features:
         """The features of some rows, which may repeat."""
+
+    def split(self, features: Features, counts: Sequence[int]) -> Sequence[Features]:
+        """Cut rows into consecutive parts of the given lengths."""
 
     def join(self, parts: Sequence[Features]) -> Features:
         """Rows of several features one after the other."""

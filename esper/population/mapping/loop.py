@@ -6,6 +6,7 @@ Features are a list with one tensor ``[B, ...]`` per row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,10 @@ class LoopMapping:
 
     def select(self, features: list[Tensor], rows: Index) -> list[Tensor]:
         return [features[row] for row in rows.items]
+
+    def split(self, features: list[Tensor], counts: Sequence[int]) -> list[list[Tensor]]:
+        ends = list(accumulate(counts))
+        return [features[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
     def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
         return [row for part in parts for row in part]
