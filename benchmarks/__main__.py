@@ -1,0 +1,72 @@
+"""``python -m benchmarks``: run the benchmarks and show, or keep, what they measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks import hosts, iteration, memory, observation
+from benchmarks.records import Record, machine
+from benchmarks.report import print_section, save
+from benchmarks.scale import FULL, QUICK, Scale
+
+SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
+    observation.SECTION: (
+        "Observation and masks of all environments; ratio to one training step of one bare host",
+        observation.run,
+    ),
+    hosts.SECTION: (
+        "Training and validating hosts, per environment and epoch; ratio to bare hosts without modules",
+        hosts.run,
+    ),
+    iteration.SECTION: ("One PPO iteration by parts; ratio: share of the iteration", iteration.run),
+    memory.SECTION: ("Memory of seed modules; ratio to what the live ones need", memory.run),
+}
+TITLES = {name: title for name, (title, _) in SECTIONS.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="section", help=f"some of {', '.join(SECTIONS)}; all if none")
+    parser.add_argument("--quick", action="store_true", help="sizes of seconds: to see that it runs, not for numbers")
+    parser.add_argument("--threads", type=int, default=1, help="of torch within one operation (default 1)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for results.json and for the tables of its README.md; benchmarks/ for a full run, else nowhere",
+    )
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"unknown section {unknown[0]!r}: choose among {', '.join(SECTIONS)}")
+    if options.threads < 1:
+        parser.error(f"--threads {options.threads} must be at least 1")
+    chosen = [name for name in SECTIONS if not options.sections or name in options.sections]
+    folder = options.out
+    # What is kept beside the code is complete and meant: a trial must not replace it.
+    if folder is None and chosen == list(SECTIONS) and not options.quick:
+        folder = Path(__file__).parent
+    _run(chosen, QUICK if options.quick else FULL, options.threads, folder)
+
+
+def _run(chosen: Sequence[str], scale: Scale, threads: int, folder: Path | None) -> None:
+    torch.set_num_threads(threads)
+    console, origin, records = Console(), machine(), []
+    for name in chosen:
+        title, measure = SECTIONS[name]
+        found = measure(scale)
+        print_section(found, title, console)
+        records += found
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        save(folder, records, origin, TITLES)
+        console.print(f"results in {folder / 'results.json'}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

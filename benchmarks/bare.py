@@ -1,0 +1,113 @@
+"""The floor: hosts trained one after the other with plain PyTorch, channels-last, as one would without Esper.
+
+Axis legend: B = batch, N = samples.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper.hosts import SegmentedHost
+from esper.population.mapping.norms import normalises_input
+from esper.tasks import TaskData
+
+
+class BareTraining:
+    """One network with an optimizer of its own.
+
+    Args:
+        network: changed in place.
+        task: data; on the CPU.
+        lr: learning rate.
+        batch_size, steps_per_epoch: of an epoch.
+    """
+
+    def __init__(self, network: nn.Module, task: TaskData, lr: float, batch_size: int, steps_per_epoch: int) -> None:
+        self.network = _channels_last(network)
+        # Fused is the fastest Adam that PyTorch has for a small network: a floor that is easy to beat is none.
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=lr, fused=True)
+        self.task, self.batch_size, self.steps_per_epoch = task, batch_size, steps_per_epoch
+
+    def epoch(self) -> None:
+        """Train one epoch in random order, then validate."""
+        count = self.batch_size * self.steps_per_epoch
+        for batch in torch.randperm(len(self.task.train))[:count].view(-1, self.batch_size).unbind():
+            self.step(batch)
+        self.validate()
+
+    def step(self, batch: Tensor) -> None:
+        """One optimizer step on the samples ``int64 [B]``."""
+        images = self.task.train.images[batch].contiguous(memory_format=torch.channels_last)
+        self.optimizer.zero_grad(set_to_none=True)
+        self._backward(images, self.task.train.labels[batch])
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def validate(self) -> tuple[float, float]:
+        """Mean loss and accuracy over the validation split."""
+        images = self.task.val.images.contiguous(memory_format=torch.channels_last)
+        logits = self.network(images)  # (N, classes)
+        loss = F.cross_entropy(logits, self.task.val.labels)
+        accuracy = (logits.argmax(dim=1) == self.task.val.labels).float().mean()
+        return float(loss), float(accuracy)
+
+    def _backward(self, images: Tensor, labels: Tensor) -> None:
+        F.cross_entropy(self.network(images), labels).backward()  # type: ignore[no-untyped-call]
+
+
+class BareIncubation(BareTraining):
+    """A host whose modules train in isolation: one more pass per module, from its place on, host frozen.
+
+    Args:
+        host: trained in place; its places stay empty.
+        modules: seed module by index of its place.
+    """
+
+    def __init__(
+        self,
+        host: SegmentedHost,
+        modules: Mapping[int, nn.Module],
+        task: TaskData,
+        lr: float,
+        batch_size: int,
+        steps_per_epoch: int,
+    ) -> None:
+        self.segments = host.segments
+        self.modules = {place: _channels_last(module) for place, module in modules.items()}
+        super().__init__(nn.Sequential(*self.segments), task, lr, batch_size, steps_per_epoch)
+        for module in self.modules.values():
+            self.optimizer.add_param_group({"params": list(module.parameters())})
+
+    def _backward(self, images: Tensor, labels: Tensor) -> None:
+        arrived, feature = [], images
+        for segment in self.segments:
+            feature = segment(feature)
+            arrived.append(feature)
+        F.cross_entropy(feature, labels).backward()  # type: ignore[no-untyped-call]
+        for place, module in self.modules.items():
+            feature = arrived[place].detach()
+            if normalises_input(module):
+                feature = (
+                    feature.contiguous()
+                )  # torch's channels-last kernel crashes, see esper.population.mapping.norms
+            feature = module(feature)
+            for segment in self.segments[place + 1 :]:
+                feature = segment(feature)
+            F.cross_entropy(feature, labels).backward(inputs=list(module.parameters()))  # type: ignore[no-untyped-call]
+
+
+def bare_network(host: SegmentedHost) -> nn.Sequential:
+    """A copy of a host without places: its layers in a row."""
+    layers: list[nn.Module] = []
+    for segment in host.segments:
+        layers += list(segment.children())
+    return nn.Sequential(*copy.deepcopy(layers))
+
+
+def _channels_last(module: nn.Module) -> nn.Module:
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

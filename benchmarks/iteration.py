@@ -1,0 +1,101 @@
+"""Where the time of a PPO iteration goes: hosts, their validation, and the control plane, part by part."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.records import Record
+from benchmarks.scale import Scale, laboratory
+from esper import trainer
+from esper.envs import growth
+from esper.policy import GrowthPolicy
+from esper.ppo import RolloutBuffer
+from esper.rollout import Carry
+from esper.runs import RunFolder
+from esper.telemetry.hub import TelemetryHub
+
+SECTION = "iteration"
+HOSTS = ("host training", "validation and contributions")
+"""Parts that are no control plane: what hosts cost in any case."""
+
+REST = "everything else"
+WHOLE = "whole iteration"
+SHARE = "control plane"
+
+# Part of an iteration to (owner, attribute) of the calls that do it. None of these calls another one.
+PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
+    HOSTS[0]: ((growth, "train_epoch"), (growth, "probe_hosts")),
+    HOSTS[1]: ((growth, "valuate"),),
+    "observations": ((growth, "observe"),),
+    "masks": ((growth, "legal"),),
+    "policy": ((GrowthPolicy, "act"), (GrowthPolicy, "value")),
+    "buffer": ((RolloutBuffer, "add"),),
+    "update": ((trainer, "ppo_update"),),
+}
+
+
+def run(scale: Scale) -> list[Record]:
+    """Milliseconds per iteration and part, with a policy that has learned nothing yet; shares as ratios."""
+    lab = laboratory(scale.preset, f"trainer.num_iterations={scale.iterations}", *scale.overrides)
+    with tempfile.TemporaryDirectory() as folder, TelemetryHub([]) as hub:
+        # Twins of the instances are computed in here and warm the hosts' code up.
+        learner = trainer.Trainer(lab, RunFolder.create(Path(folder) / "run", ""), hub)
+        env = learner.env
+        carry = Carry(env.reset(), learner.policy.initial_state(env.num_envs))
+        rounds = []
+        for iteration in range(1, scale.iterations + 1):
+            spent = dict.fromkeys(PARTS, 0.0)
+            with _measured(spent):
+                began = perf_counter()
+                learner.iterate(iteration, carry)
+                whole = perf_counter() - began
+            spent[REST] = whole - sum(spent.values())
+            rounds.append(spent | {WHOLE: whole, SHARE: whole - sum(spent[part] for part in HOSTS)})
+    shape = f"{env.num_envs} hosts x {learner.buffer.num_steps} epochs"
+    return [_record(part, shape, env.num_envs, rounds) for part in rounds[0]]
+
+
+def _record(part: str, shape: str, num_envs: int, rounds: list[dict[str, float]]) -> Record:
+    times = [spent[part] for spent in rounds]
+    return Record(
+        section=SECTION,
+        workload=shape,
+        hosts=num_envs,
+        implementation=part,
+        median=float(np.median(times)) * 1e3,
+        p95=float(np.quantile(times, 0.95)) * 1e3,
+        ratio=float(np.median([spent[part] / spent[WHOLE] for spent in rounds])),
+        unit="ms",
+        rounds=len(times),
+    )
+
+
+@contextmanager
+def _measured(spent: dict[str, float]) -> Iterator[None]:
+    """Add the time inside each part's calls to ``spent``."""
+    with ExitStack() as stack:
+        for part, calls in PARTS.items():
+            for owner, name in calls:
+                stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), part, spent)))
+        yield
+
+
+def _timed(original: Callable[..., Any], part: str, spent: dict[str, float]) -> Callable[..., Any]:
+    @wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        began = perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            spent[part] += perf_counter() - began
+
+    return timed

@@ -1,0 +1,56 @@
+"""What observations and masks cost beside one training step of one bare host.
+
+Axis legend: E = environments, S = slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.bare import BareTraining, bare_network
+from benchmarks.records import Record
+from benchmarks.scale import Scale, laboratory
+from benchmarks.timing import interleave, records
+from esper.blueprints import blueprint_ids
+from esper.envs.history import HostHistory
+from esper.envs.observations import observe
+from esper.lifecycle import NUM_STAGES, GrowthRules, SlotState, legal
+from esper.population import NUM_PROBES
+
+SECTION = "observation"
+FLOOR = "bare training step"
+
+
+def run(scale: Scale) -> list[Record]:
+    """One record per shape for the observation, the masks, and a bare host's training step."""
+    lab = laboratory(scale.preset)
+    training = lab.nursery.training
+    bare = BareTraining(bare_network(lab.host), lab.task, training.lr, training.batch_size, training.steps_per_epoch)
+    batch = torch.arange(training.batch_size)
+    found = []
+    for num_envs, num_slots in scale.shapes:
+        observation, masks = _calls(num_envs, num_slots)
+        contenders = {FLOOR: lambda: bare.step(batch), "observation": observation, "masks": masks}
+        seconds = interleave(contenders, scale.calls, warmup=max(1, scale.calls // 10))
+        workload = f"{num_envs} x {num_slots} slots"
+        found += records(seconds, section=SECTION, workload=workload, hosts=num_envs, floor=FLOOR)
+    return found
+
+
+def _calls(num_envs: int, num_slots: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Observation and masks of slots in all stages."""
+    shape = num_envs, num_slots
+    state, history = SlotState.empty(*shape), HostHistory.empty(num_envs)
+    cells = torch.arange(num_envs * num_slots).view(shape)
+    state.stage = 1 + cells % (NUM_STAGES - 1)
+    state.blueprint = torch.where(state.present, cells % len(blueprint_ids()), -1)
+    probes, budget = torch.rand(*shape, NUM_PROBES), torch.full((num_envs,), 1000.0)
+    compatible = torch.ones(num_slots, len(blueprint_ids()), dtype=torch.bool)
+    rules = GrowthRules(max_developing=num_slots, max_seeds=num_slots)
+
+    def observation() -> object:
+        return observe(history, state, num_epochs=25, param_budget=budget, min_training_epochs=2, probes=probes)
+
+    return observation, lambda: legal(state, compatible, rules)

@@ -1,0 +1,63 @@
+"""What a benchmark measured, and on what."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esper.runs import environment_info
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One row of the results.
+
+    Attributes:
+        section: which part of the benchmarks it belongs to.
+        workload: what was done.
+        hosts: environments at once.
+        implementation: who did it.
+        median, p95: over rounds, in ``unit``.
+        ratio: to what the section compares with; ``None`` where there is nothing to compare.
+        unit: of median and p95.
+        rounds: measurements behind them.
+    """
+
+    section: str
+    workload: str
+    hosts: int
+    implementation: str
+    median: float
+    p95: float
+    ratio: float | None
+    unit: str
+    rounds: int
+
+
+def machine() -> dict[str, Any]:
+    """Where and when the numbers were made; ``load`` is what else ran, in busy cores over the last minute."""
+    info = environment_info()
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": info["git_sha"],
+        "changed": info["git_dirty"],
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

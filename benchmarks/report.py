@@ -1,0 +1,87 @@
+"""Results on the screen, as JSON, and as a table in a README."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.records import Record
+from esper.runs import write_atomic
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+COLUMNS = ("workload", "hosts", "implementation", "median", "p95", "ratio")
+
+
+def print_section(records: Sequence[Record], title: str, console: Console) -> None:
+    """One table for the records of one section."""
+    table = Table(title=title, title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in ("hosts", "median", "p95", "ratio") else "left")
+    before = None
+    for record in records:
+        if before is not None and (record.workload, record.hosts) != before:
+            table.add_section()
+        before = record.workload, record.hosts
+        table.add_row(*_cells(record))
+    console.print(table)
+
+
+def save(folder: Path, records: Sequence[Record], machine: dict[str, Any], titles: dict[str, str]) -> None:
+    """Write ``results.json``, and the tables into the folder's ``README.md`` if it has the markers."""
+    document = {"machine": machine, "records": [asdict(record) for record in records]}
+    write_atomic(folder / "results.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+    readme = folder / "README.md"
+    text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
+    if BEGIN in text and END in text:
+        head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
+        write_atomic(readme, f"{head}{BEGIN}\n{markdown(records, machine, titles)}\n{END}{tail}")
+
+
+def markdown(records: Sequence[Record], machine: dict[str, Any], titles: dict[str, str]) -> str:
+    """The machine and one table per section."""
+    parts = [_machine_line(machine)]
+    for section, rows in groupby(records, key=lambda record: record.section):
+        lines = [
+            f"### {titles[section]}",
+            "",
+            f"| {' | '.join(COLUMNS)} |",
+            "|---|---:|---|---:|---:|---:|",
+            *(f"| {' | '.join(_cells(record))} |" for record in rows),
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _machine_line(machine: dict[str, Any]) -> str:
+    changed = " with uncommitted changes" if machine["changed"] else ""
+    commit = str(machine["commit"] or "unknown")[:12]
+    return (
+        f"{machine['cpu']}, {machine['threads']} thread of {machine['cores']} cores · torch {machine['torch']} · "
+        f"Python {machine['python']} · commit {commit}{changed} · {machine['date']} · "
+        f"load at the start {machine['load']}"
+    )
+
+
+def _cells(record: Record) -> tuple[str, ...]:
+    share = record.ratio
+    return (
+        record.workload,
+        str(record.hosts),
+        record.implementation,
+        _number(record.median, record.unit),
+        _number(record.p95, record.unit),
+        "" if share is None else f"{share:.3f}" if share < 0.1 else f"{share:.2f}",
+    )
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "bytes":
+        return f"{value:,.0f} B"
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"

@@ -1,0 +1,48 @@
+"""How much to run: everything, or enough to see that it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from esper.build import Laboratory, build_laboratory
+from esper.config import compose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Sizes of all sections.
+
+    Attributes:
+        preset: of hosts and of the whole iteration.
+        hosts: environments at once, and timed rounds, of the host section.
+        shapes: environments and slots of the observation section.
+        calls: timed calls of the observation section.
+        iterations: PPO iterations.
+        overrides: of the whole iteration.
+    """
+
+    preset: str
+    hosts: tuple[tuple[int, int], ...]
+    shapes: tuple[tuple[int, int], ...]
+    calls: int
+    iterations: int
+    overrides: tuple[str, ...] = ()
+
+
+# Small populations take less time per round and get more rounds: their calls are short, so noise weighs more.
+FULL = Scale(
+    preset="digits",
+    hosts=((4, 15), (16, 7), (32, 5)),
+    shapes=((4, 3), (64, 8)),
+    calls=500,
+    iterations=3,
+    overrides=("instances.num_train=32",),
+)
+QUICK = Scale(preset="smoke", hosts=((2, 1),), shapes=((4, 3), (64, 8)), calls=5, iterations=1)
+
+
+@cache
+def laboratory(preset: str, *overrides: str) -> Laboratory:
+    """Data, host, slots and sizes of a preset."""
+    return build_laboratory(compose(f"+preset={preset}", *overrides))

@@ -1,0 +1,67 @@
+"""Timing under noise: contenders take turns, and are compared with what ran beside them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.records import Record
+
+Contenders = Mapping[str, Callable[[], object]]
+
+
+def interleave(contenders: Contenders, rounds: int, warmup: int = 1) -> dict[str, list[float]]:
+    """Seconds per call: every round calls each contender once, starting with another one each time.
+
+    Args:
+        contenders: what to call, by name.
+        rounds: timed calls of each.
+        warmup: rounds before them that are not timed.
+    """
+    names = list(contenders)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    gc.collect()
+    gc.disable()  # a collection would be billed to whoever runs when it comes
+    try:
+        for number in range(-warmup, rounds):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                began = perf_counter()
+                contenders[name]()
+                ended = perf_counter()
+                if number >= 0:
+                    seconds[name].append(ended - began)
+    finally:
+        gc.enable()
+    return seconds
+
+
+def records(
+    seconds: Mapping[str, list[float]], *, section: str, workload: str, hosts: int, floor: str, per: int = 1
+) -> list[Record]:
+    """One record per contender, in milliseconds.
+
+    Args:
+        seconds: from :func:`interleave`.
+        section, workload, hosts: what was timed.
+        floor: the contender to divide by. A ratio is the median over rounds of the two times of one round, so that a
+            slow phase of the machine does not count against whoever it met.
+        per: number of things done in one call; times are given for one of them.
+    """
+    return [
+        Record(
+            section=section,
+            workload=workload,
+            hosts=hosts,
+            implementation=name,
+            median=float(np.median(times)) * 1e3 / per,
+            p95=float(np.quantile(times, 0.95)) * 1e3 / per,
+            ratio=float(np.median(np.divide(times, seconds[floor]))),
+            unit="ms",
+            rounds=len(times),
+        )
+        for name, times in seconds.items()
+    ]
