@@ -46,8 +46,11 @@ def test_timeline_of_a_kept_module_under_the_digits_rules() -> None:
         (act(Op.WAIT), Stage.FOSSILIZED, 0.5),
     ]
     for epoch, (action, stage, alpha) in enumerate(expected):
-        applied, _ = step(state, action)
+        faced = stage_of(state)
+        applied, moves = step(state, action)
         assert applied.success.all(), epoch
+        gates = {Stage.DORMANT: ["G1"], Stage.TRAINING: ["G2"], Stage.BLENDING: ["G3"]}
+        assert [record.gate for record in moves.verdicts.records()] == gates.get(faced, []), epoch
         assert (stage_of(state), state.alpha.item()) == (stage, pytest.approx(alpha, abs=1e-15)), epoch
     assert state.alpha.item() == 0.5
     assert state.age.item() == len(expected)
@@ -116,15 +119,16 @@ def test_cull_waits_for_the_minimal_age() -> None:
     assert applied.success.item()
 
 
+@pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING])
 @pytest.mark.parametrize("op", [Op.CULL, Op.FOSSILIZE, Op.SET_ALPHA_TARGET, Op.EXTEND])
-def test_no_op_and_no_gate_applies_to_a_fading_module(op: Op) -> None:
-    state = grow(until=Stage.HOLDING)
+def test_no_op_and_no_gate_applies_to_a_fading_module(op: Op, stage: Stage) -> None:
+    state = grow(until=stage, tempo=2)
     step(state)
     step(state, act(Op.CULL, alpha_speed=AlphaSpeed.SLOW))
     applied, moves = step(state, act(op, alpha_speed=AlphaSpeed.SLOW))
     assert not applied.success.item()
     assert moves.verdicts.records() == []
-    assert stage_of(state) == Stage.HOLDING
+    assert stage_of(state) == stage
     assert state.kept.all(), "a fading module keeps its place"
 
 
@@ -153,6 +157,20 @@ def test_set_alpha_target_ramps_from_the_present_alpha_and_asks_for_a_new_measur
     assert alphas[-1] == 1.0
     applied, _ = step(state, act(Op.FOSSILIZE))
     assert applied.fossilized.all()
+
+
+def test_a_ramp_to_the_present_alpha_takes_its_time() -> None:
+    """The module is HOLDING again, and measured, only when the chosen epochs are over."""
+    state = grow(until=Stage.HOLDING, alpha_target=0)
+    action = act(Op.SET_ALPHA_TARGET, alpha_target=0, alpha_speed=AlphaSpeed.MEDIUM)
+    stages = []
+    for _ in range(ALPHA_SPEED_EPOCHS[AlphaSpeed.MEDIUM]):
+        assert state.measured_since_ramp.item() == (not stages)
+        step(state, action)
+        action = act(Op.WAIT)
+        stages.append(stage_of(state))
+    assert stages == [Stage.BLENDING] * 4 + [Stage.HOLDING]
+    assert state.measured_since_ramp.all()
 
 
 def test_a_measurement_before_the_last_ramp_does_not_count_for_g5() -> None:
