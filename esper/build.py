@@ -160,7 +160,8 @@ def build_laboratory(config: Config) -> Laboratory:
 
 def _rules(config: Config) -> GrowthRules:
     slots = config.slots
-    assert slots.max_developing is not None and slots.max_seeds is not None, "nulls are resolved on loading"
+    assert slots.max_developing is not None, "nulls are resolved on loading"
+    assert slots.max_seeds is not None, "nulls are resolved on loading"
     return GrowthRules(
         max_developing=slots.max_developing,
         max_seeds=slots.max_seeds,

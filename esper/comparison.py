@@ -56,7 +56,9 @@ class Outcome:
             num_hosts=len(self.episodes),
             episode_return=mean_sem(self.returns()),
             val_accuracy=column([episode.val_accuracy for episode in self.episodes]),
-            test_accuracy=column([episode.test_accuracy for episode in self.episodes if episode.test_accuracy is not None]),
+            test_accuracy=column(
+                [episode.test_accuracy for episode in self.episodes if episode.test_accuracy is not None]
+            ),
             added_parameters=column([episode.added_parameters for episode in self.episodes]),
             wait_share=None if share is None else Mean(float(share[OP_WAIT]), None),
             num_fossilized=column([episode.num_fossilized for episode in self.episodes]),

@@ -64,9 +64,7 @@ def _differences(outcomes: Sequence[Outcome]) -> dict[str, Mean | None]:
     learned = [outcome for outcome in outcomes if outcome.name == LEARNED]
     if not learned:
         return {}
-    return {
-        outcome.name: paired_difference(learned[0], outcome) for outcome in outcomes if outcome.name != LEARNED
-    }
+    return {outcome.name: paired_difference(learned[0], outcome) for outcome in outcomes if outcome.name != LEARNED}
 
 
 def _episodes(outcome: Outcome) -> list[dict[str, object]]:

@@ -29,7 +29,7 @@ from esper.runs import RunFolder, run_status
 from esper.telemetry.anomalies import detect
 from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import NonFiniteUpdate, RatioExplosion
-from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.hub import Logger, TelemetryHub
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
 
 
@@ -46,7 +46,7 @@ def train(config: Config, run_dir: Path) -> None:
     folder = RunFolder.create(run_dir, to_yaml(config))
     terminal = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
     _announce(config, folder)
-    loggers = [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), terminal]
+    loggers: list[Logger] = [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), terminal]
     with run_status(folder), TelemetryHub(loggers, config.telemetry.level) as hub:
         trainer = Trainer(laboratory, folder, hub)
         trainer.run()

@@ -74,9 +74,7 @@ def evaluate(
     environments = torch.arange(population.num_envs)
     directory = population.directory()
     joint = torch.full(alpha.shape, int(Flow.JOINT))
-    present = Rows(
-        environments=environments, start=torch.full_like(environments, FROM_INPUT), alpha=alpha, flow=joint
-    )
+    present = Rows(environments=environments, start=torch.full_like(environments, FROM_INPUT), alpha=alpha, flow=joint)
     main = build_plan(present, directory, device=device, dtype=dtype)
     other = None if configurations is None else build_plan(configurations, directory, device=device, dtype=dtype)
     weights = samples.weights.to(device=device, dtype=dtype)
@@ -90,7 +88,7 @@ def evaluate(
     with torch.no_grad():
         for begin in range(0, len(samples.labels), EVALUATION_BATCH):
             batch = slice(begin, begin + EVALUATION_BATCH)
-            entry = mapping.share(samples.images[batch], population.num_envs)
+            entry = mapping.share(samples.images[batch].to(dtype), population.num_envs)
             result = run(network, main, values, entry=entry)
             add(main_sums, result.logits, samples.labels[batch], weights[:, batch])
             if other is not None and other_sums is not None:
@@ -140,9 +138,7 @@ def valuate(
 class _Wanted:
     """Bit masks of the configurations that are asked for, -1 for none: one column per question."""
 
-    def __init__(
-        self, alpha: Tensor, developing: Tensor, kept: Tensor, kept_wanted: Tensor, pairs_due: Tensor
-    ) -> None:
+    def __init__(self, alpha: Tensor, developing: Tensor, kept: Tensor, kept_wanted: Tensor, pairs_due: Tensor) -> None:
         num_slots = alpha.shape[1]
         self.num_slots = num_slots
         self.bits = 1 << torch.arange(num_slots)
@@ -186,7 +182,7 @@ class _Wanted:
         """Score of every question, NaN where it was not asked."""
         answers = torch.where(self.masks == self.main[:, None], main[:, None], torch.nan)
         answers[self.new] = others[inverse]
-        pieces = answers.split([question.shape[1] for question in self.questions.values()], dim=1)
+        pieces = torch.split(answers, [question.shape[1] for question in self.questions.values()], dim=1)
         return dict(zip(self.questions, pieces, strict=True))
 
     def read(self, scores: Scores, others: Scores, inverse: Tensor) -> Valuation:

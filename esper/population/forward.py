@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from esper.actions import BlendAlgorithm
@@ -65,7 +66,7 @@ def run(
     if not is_all(plan.hosts, host_values.shape[0]):
         values = host_values.index_select(0, plan.hosts.tensor)
     # One split of all columns: its backward is one concatenation, that of slices a padded copy each.
-    pieces = values.split([section.layout.size for section in network.sections], dim=1)
+    pieces = torch.split(values, [section.layout.size for section in network.sections], dim=1)
     features, seen = entry, []
     for index, section in enumerate(network.sections):
         count = plan.counts[index]

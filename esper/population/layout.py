@@ -51,7 +51,7 @@ class ParameterLayout:
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Split ``[..., P]`` into ``{name: [..., *shape]}`` views."""
-        pieces = flat.split(self.sizes, dim=-1) if self.sizes else ()
+        pieces = torch.split(flat, list(self.sizes), dim=-1) if self.sizes else ()
         leading = flat.shape[:-1]
         return {
             name: piece.reshape(*leading, *shape)

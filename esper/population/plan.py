@@ -179,17 +179,13 @@ def _running(rows: Rows, directory: Directory, slot: int, active: int) -> list[_
     return sorted(_Running(*module) for module in zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _body_calls(
-    modules: list[_Running], directory: Directory, slot: int, device: torch.device
-) -> tuple[BodyCall, ...]:
+def _body_calls(modules: list[_Running], directory: Directory, slot: int, device: torch.device) -> tuple[BodyCall, ...]:
     calls = []
     for (blueprint, flow), group in groupby(modules, key=lambda module: module[:2]):
         environments = [module.environment for module in group]
         members = directory.member[environments, slot].tolist()
         calls.append(
-            BodyCall(
-                blueprint=blueprint, flow=Flow(flow), count=len(members), members=Index.of(members, device)
-            )
+            BodyCall(blueprint=blueprint, flow=Flow(flow), count=len(members), members=Index.of(members, device))
         )
     return tuple(calls)
 

@@ -164,8 +164,9 @@ class Population:
             if algorithm == BlendAlgorithm.GATE:
                 gate = Gate(self.channels[slot]).to(device=self.device, dtype=self.dtype)
                 _load(gate, self.gates[slot], environment)
-            blended = BlendedModule(body, algorithm, gate, alpha[slot])
-            host.attach(self.slot_ids[slot], blended.to(device=self.device, dtype=self.dtype))
+            blended = BlendedModule(body, algorithm, gate, alpha[slot]).to(device=self.device, dtype=self.dtype)
+            blended.alpha.fill_(alpha[slot])  # again, in the population's own precision
+            host.attach(self.slot_ids[slot], blended)
         return host
 
     def _program(self, blueprint_id: str, slot: int) -> Program:

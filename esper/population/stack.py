@@ -110,9 +110,12 @@ def adam_step(
     exp_avgs = [stack.exp_avg for stack in stacks]
     exp_avg_sqs = [stack.exp_avg_sq for stack in stacks]
     torch._foreach_add_(steps, taken)
-    torch._foreach_lerp_(exp_avgs, gradients, torch._foreach_mul(taken, 1 - beta1))
-    squares = torch._foreach_mul(gradients, gradients)
-    torch._foreach_lerp_(exp_avg_sqs, squares, torch._foreach_mul(taken, 1 - beta2))
+    squares = [gradient * gradient for gradient in gradients]
+    for moments, news, beta in ((exp_avgs, list(gradients), beta1), (exp_avg_sqs, squares, beta2)):
+        # Multiply and add, not lerp: its vector and scalar paths round differently, so that a row's bits would depend
+        # on how many other rows there are.
+        torch._foreach_mul_(moments, [1 - (1 - beta) * ok for ok in taken])
+        torch._foreach_add_(moments, [(1 - beta) * ok * new for ok, new in zip(taken, news, strict=True)])
 
     # Rows that never took a step would divide by zero; they have no update to scale.
     counts = [step.clamp(min=1) for step in steps]

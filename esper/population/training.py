@@ -79,7 +79,10 @@ def plan_training(population: Population, growth: GrowthStage, incubation: str) 
     start = torch.full_like(environments, FROM_INPUT)
     main = Rows(environments=environments, start=start, alpha=alpha, flow=flow)
     auxiliary = _incubation_rows(growth) if incubation == "auxiliary" and growth.developing.any() else None
-    return TrainingPlan(_plan(population, main, directory), auxiliary and _plan(population, auxiliary, directory))
+    return TrainingPlan(
+        _plan(population, main, directory),
+        None if auxiliary is None else _plan(population, auxiliary, directory),
+    )
 
 
 def _plan(population: Population, rows: Rows, directory: Directory) -> Plan:
@@ -121,7 +124,7 @@ def step_gradients(
         probe: also return features at the slots and their gradients, ``[E, B, C, H, W]``.
     """
     mapping, network = population.mapping, population.network
-    main = run(network, plan.main, population.hosts.values, entry=mapping.pack(x))
+    main = run(network, plan.main, population.hosts.values, entry=mapping.pack(x.to(population.dtype)))
     losses = row_losses(mapping.unpack(main.logits), y)
     total = losses.sum()
     if plan.incubation is not None:

@@ -103,8 +103,8 @@ def _enter(features: Tensor | Shared) -> Tensor | Shared:
     return merged.permute(0, 3, 1, 2) if merged.dim() == 4 else merged
 
 
-def _leave(x: Tensor | Shared, num_rows: int) -> Tensor:
-    x = _fan_out(x)
+def _leave(result: Tensor | Shared, num_rows: int) -> Tensor:
+    x: Tensor = _fan_out(result)
     if x.dim() == 4:
         x = x.permute(0, 2, 3, 1)
     return x.reshape(*x.shape[:-1], num_rows, -1)
@@ -227,11 +227,11 @@ def _linear(name: str, layer: nn.Linear, argument: Step) -> Step:
     def step(values: Values, named: Parameters, num_rows: int) -> Tensor:
         x = _fan_out(argument(values, named, num_rows))
         rows = x.view(x.shape[0], num_rows, layer.in_features).transpose(0, 1)  # (R, B, F)
-        weight = named[f"{name}.weight"].transpose(1, 2)  # (R, F, O)
-        if layer.bias is None:
-            out = torch.bmm(rows, weight)
-        else:
-            out = torch.baddbmm(named[f"{name}.bias"].unsqueeze(1), rows, weight)
+        out = torch.bmm(rows, named[f"{name}.weight"].transpose(1, 2))  # (R, B, O)
+        if layer.bias is not None:
+            # A product with ones, not a broadcast: its backward then sums each row by itself, in an order that does
+            # not depend on where the row is in the stack.
+            out = out + torch.bmm(rows.new_ones(*rows.shape[:2], 1), named[f"{name}.bias"].unsqueeze(1))
         return out.transpose(0, 1).reshape(x.shape[0], -1)
 
     return step

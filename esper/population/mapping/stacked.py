@@ -23,7 +23,7 @@ class StackedFeatures:
         return features.index_select(self.row_axis, rows.tensor)
 
     def split(self, features: Tensor, counts: Sequence[int]) -> Sequence[Tensor]:
-        return [features] if len(counts) == 1 else features.split(list(counts), dim=self.row_axis)
+        return [features] if len(counts) == 1 else torch.split(features, list(counts), dim=self.row_axis)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=self.row_axis)
