@@ -1,0 +1,213 @@
+"""Rewards of the real environment, against independent evaluations of the networks it grew."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import (
+    Eager,
+    action,
+    controller,
+    plain_network,
+    plain_points,
+    play_episode,
+    replay,
+    small_env,
+    small_laboratory,
+    waits,
+)
+from torch import Tensor
+
+from esper.actions import AlphaSpeed, AlphaTarget, Op
+from esper.envs.growth import GrowthEnv, StepResult
+from esper.envs.instances import InstancePool
+from esper.envs.rewards import total
+from esper.lifecycle import Stage
+from esper.population import MAPPINGS
+
+CONV_LIGHT, BOTTLENECK = 1, 5
+GERMINATE = action(Op.GERMINATE, slot=1, blueprint=CONV_LIGHT, alpha_target=AlphaTarget.FULL)
+
+
+def one_host(env: GrowthEnv) -> GrowthEnv:
+    """The same instance in every environment."""
+    env.pool = InstancePool(env.pool.instances[:1])
+    return env
+
+
+def phi(env: GrowthEnv, environment: int, kept_only: bool = False) -> float:
+    """S - B - rho of the network as it stands after the last step, by torch alone."""
+    instance = env.instances[environment]
+    network, added = plain_network(env, environment, kept_only)
+    host = int(env.population.num_host_parameters()[environment])
+    epoch = int(env.history.epoch[environment]) - 1
+    score = plain_points(network, env.nursery.task.val, env.nursery.data(instance).val_weight)
+    assert env.twins is not None
+    return score - float(env.twins[instance].points[epoch]) - env.settings.rent_weight * added / host
+
+
+def discounted(results: list[StepResult], environment: int, gamma: float) -> float:
+    return sum(gamma**t * float(total(result.components)[environment]) for t, result in enumerate(results))
+
+
+# ------------------------------------------------------------------------------------------------------ exactly zero
+
+
+@pytest.mark.parametrize("mapping", sorted(MAPPINGS))
+def test_never_growing_earns_exactly_zero_in_every_step(mapping: str) -> None:
+    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=5")
+    results = play_episode(small_env(laboratory), controller(laboratory, "never"))
+    assert all((result.reward == 0).all() for result in results)
+    assert all(episode.episode_return == 0 for episode in results[-1].episodes)
+
+
+@pytest.mark.parametrize("incubation", ["auxiliary", "straight_through"])
+@pytest.mark.parametrize("mapping", sorted(MAPPINGS))
+def test_modules_that_stay_in_training_earn_exactly_zero_in_every_step(mapping: str, incubation: str) -> None:
+    laboratory = small_laboratory(
+        f"env.mapping={mapping}", f"slots.incubation={incubation}", "env.num_epochs=6", "slots.min_training_epochs=3"
+    )
+    env = small_env(laboratory)
+    extend = [action(Op.EXTEND, slot=0), action(Op.EXTEND, slot=2)]
+    script = [
+        waits(3, e0=GERMINATE, e1=action(Op.GERMINATE, slot=0, blueprint=BOTTLENECK, style=3)),
+        waits(3, e0=action(Op.GERMINATE, slot=2, blueprint=2, style=2), e1=action(Op.GERMINATE, slot=2, blueprint=7)),
+        # Environment 2 goes all the way beside them, which must not matter to its neighbours.
+        waits(3, e0=action(Op.EXTEND, slot=1), e1=extend[0], e2=action(Op.GERMINATE, slot=0, blueprint=CONV_LIGHT)),
+    ]
+    # Two modules each, so that every one's clock is restarted in every second epoch.
+    script += [waits(3, e0=action(Op.EXTEND, slot=2), e1=extend[1])]
+    script += [waits(3, e0=action(Op.EXTEND, slot=1), e1=extend[0])]
+    script += [waits(3, e0=action(Op.EXTEND, slot=2), e1=extend[1])]
+    results = replay(env, script)
+    assert (env.state.stage[:2] == Stage.TRAINING).sum() == 4
+    assert all((result.reward[:2] == 0).all() for result in results)
+    assert all((result.applied.success).all() for result in results)
+    assert env.state.contribution[env.state.stage == Stage.TRAINING].abs().min() > 0, "previews were measured"
+
+
+# -------------------------------------------------------------------------------------------------------- telescoping
+
+
+def record_rewards(env: GrowthEnv, seed: int, poisoned: dict[int, int]) -> tuple[list[tuple[int, float, float]], int]:
+    """Random legal actions for one episode; each finished one as (length, discounted sum, what it should be)."""
+    chooser, observation = Eager(seed), env.reset()
+    rewards: list[list[Tensor]] = [[] for _ in range(env.num_envs)]
+    found, culls = [], 0
+    for step in range(env.num_epochs):
+        for environment, when in poisoned.items():
+            if when == step:
+                env.population.hosts.values.detach()[environment, 3] = torch.nan
+        actions = chooser.act(env.view(observation))
+        result = env.step(actions)
+        observation = result.observation
+        assert torch.allclose(result.reward.double(), env.settings.reward_scale * total(result.components))
+        culls += int((actions[:, 0] == Op.CULL).sum())
+        for environment, reward in enumerate(total(result.components)):
+            rewards[environment].append(reward)
+        for episode in result.episodes:
+            paid = rewards[episode.environment]
+            gamma = env.settings.gamma
+            worth = crash_value(env, episode.environment) if episode.crashed else phi(env, episode.environment, True)
+            paid_sum = sum(gamma**t * float(reward) for t, reward in enumerate(paid))
+            assert episode.episode_return == pytest.approx(paid_sum, abs=1e-9)
+            assert episode.crashed == (poisoned.get(episode.environment) == step)
+            found.append((len(paid), paid_sum, worth))
+        if step + 1 < env.num_epochs and result.terminated.any():
+            for environment in result.terminated.nonzero().flatten().tolist():
+                rewards[environment] = []
+            observation = env.reset(result.terminated)
+    return found, culls
+
+
+def crash_value(env: GrowthEnv, environment: int) -> float:
+    """G_c = 100 chance - B_T - rho - penalty."""
+    assert env.twins is not None
+    added = plain_network(env, environment, kept_only=False)[1]
+    rent = env.settings.rent_weight * added / int(env.population.num_host_parameters()[environment])
+    last = float(env.twins[env.instances[environment]].points[-1])
+    return 10.0 - last - rent - env.settings.crash_penalty
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.97])
+def test_random_episodes_with_culls_and_crashes_telescope(gamma: float) -> None:
+    laboratory = small_laboratory("slots.max_seeds=2")
+    env = small_env(laboratory, num_envs=5, gamma=gamma)
+    found, culls = record_rewards(env, seed=2, poisoned={1: 3, 4: 7})
+    kept = sum(int((env.state.stage[environment] == Stage.FOSSILIZED).any()) for environment in (0, 2, 3))
+    assert culls > 0, "the sequence was to contain culls"
+    assert kept > 0, "the sequence was to contain fossilized modules"
+    assert sorted(length for length, _, _ in found) == [4, 8, 10, 10, 10]
+    for length, paid, worth in found:
+        assert paid == pytest.approx(gamma ** (length - 1) * worth, abs=2e-4)
+        assert abs(worth) > 1e-3
+
+
+def test_a_crash_pays_the_rent_of_what_stood_there() -> None:
+    env = small_env(small_laboratory("env.num_epochs=8"))
+    replay(env, [waits(3, e0=GERMINATE), *[waits(3)] * 4])
+    assert env.state.alpha[0, 1] == 1
+    env.population.modules[1, CONV_LIGHT].values.detach().fill_(torch.inf)
+    result = env.step(waits(3))
+    assert result.terminated.tolist() == [True, False, False]
+    [episode] = result.episodes
+    assert episode.crashed
+    assert episode.episode_return == pytest.approx(crash_value(env, 0), abs=1e-6)
+    assert plain_network(env, 0, kept_only=False)[1] == 600
+
+
+def test_every_reward_is_the_change_of_phi_over_its_own_step() -> None:
+    """Reward t contains the epoch that action t shaped: Phi is that of the network right after step t."""
+    env = small_env(small_laboratory("env.num_epochs=8"), gamma=0.9)
+    env.reset()
+    script = [waits(3, e0=GERMINATE, e1=GERMINATE), *[waits(3)] * 4]
+    script += [waits(3, e0=action(Op.CULL, slot=1, alpha_speed=AlphaSpeed.INSTANT))]
+    script += [waits(3, e1=action(Op.SET_ALPHA_TARGET, slot=1, alpha_target=0, alpha_speed=AlphaSpeed.INSTANT))]
+    previous = [0.0] * 3
+    for step, actions in enumerate(script):
+        result = env.step(actions)
+        for environment in range(3):
+            now = phi(env, environment)
+            paid = float(total(result.components)[environment])
+            assert paid == pytest.approx(0.9 * now - previous[environment], abs=2e-4), (step, environment)
+            previous[environment] = now
+    assert env.population.blueprint[:, 1].tolist() == [-1, CONV_LIGHT, -1]
+    assert env.state.alpha[1, 1] == 0.5
+
+
+# --------------------------------------------------------------------------------------------------- rent, commitment
+
+
+def test_half_alpha_pays_the_rent_of_full_alpha() -> None:
+    env = one_host(small_env(small_laboratory("env.num_epochs=8"), num_envs=2))
+    half = action(Op.GERMINATE, slot=1, blueprint=CONV_LIGHT, alpha_target=AlphaTarget.HALF)
+    keep = action(Op.FOSSILIZE, slot=1)
+    script = [waits(2, e0=half, e1=GERMINATE), *[waits(2)] * 4, waits(2, e0=keep, e1=keep), *[waits(2)] * 2]
+    results = replay(env, script)
+    assert env.state.alpha[:, 1].tolist() == [0.5, 1.0]
+    assert (env.state.stage[:, 1] == Stage.FOSSILIZED).all()
+    charges = torch.stack([result.components["rent"] for result in results])
+    assert torch.equal(charges[:, 0], charges[:, 1])
+    host = int(env.population.num_host_parameters()[0])
+    assert float(charges.sum(0)[0]) == pytest.approx(-env.settings.rent_weight * 600 / host)
+
+
+def test_holding_for_ever_gains_nothing_that_the_bare_host_has_not() -> None:
+    """At the end only FOSSILIZED modules are on, and only they are charged."""
+    env = one_host(small_env(small_laboratory("env.num_epochs=8"), num_envs=2))
+    script = [waits(2, e0=GERMINATE, e1=GERMINATE), *[waits(2)] * 6, waits(2, e1=action(Op.FOSSILIZE, slot=1))]
+    holding, keeping = replay(env, script)[-1].episodes
+    instance = env.instances[0]
+    assert env.twins is not None
+    last = float(env.twins[instance].points[-1])
+    weights = env.nursery.data(instance).val_weight
+    bare, with_module = (plain_network(env, environment, kept_only=True)[0] for environment in (0, 1))
+    assert env.state.stage[:, 1].tolist() == [Stage.HOLDING, Stage.FOSSILIZED]
+    assert not bare.slots
+    expected = plain_points(bare, env.nursery.task.val, weights) - last
+    assert holding.episode_return == pytest.approx(expected, abs=1e-4)
+    assert (holding.added_parameters, holding.num_fossilized) == (0, 0)
+    rent = env.settings.rent_weight * 600 / int(env.population.num_host_parameters()[1])
+    expected = plain_points(with_module, env.nursery.task.val, weights) - last - rent
+    assert keeping.episode_return == pytest.approx(expected, abs=1e-4)
+    assert (keeping.added_parameters, keeping.num_fossilized) == (600, 1)

@@ -1,0 +1,115 @@
+"""Never-grown twins against a plain training loop, and their cache."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import plain_points, small_laboratory
+from torch import nn
+
+from esper.build import Laboratory
+from esper.envs.instances import Instance, InstancePool
+from esper.envs.twins import TwinCache
+from esper.hosts import SegmentedHost, apply_fault_mask, fault_mask, reset_parameters
+from esper.population import MAPPINGS
+from esper.rng import generator
+from esper.tasks import epoch_indices
+
+FAMILIES = ("intact", "starved_1", "centre_tap_12", "few_classes")
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> Laboratory:
+    return small_laboratory("env.num_epochs=4")
+
+
+@pytest.fixture(scope="module")
+def pool(laboratory: Laboratory) -> InstancePool:
+    return InstancePool.build(dict.fromkeys(FAMILIES, 1.0), 4, "train", num_blocks=3, num_classes=10, num_few_classes=3)
+
+
+def cache(laboratory: Laboratory, num_envs: int) -> TwinCache:
+    return TwinCache(laboratory.nursery, lambda: laboratory.population(num_envs))
+
+
+def train_alone(laboratory: Laboratory, instance: Instance) -> list[tuple[float, SegmentedHost]]:
+    """Points after each epoch of one host as everybody trains one: torch's own Adam, no population."""
+    task, training = laboratory.task, laboratory.nursery.training
+    host = copy.deepcopy(laboratory.host)
+    reset_parameters(host.segments, generator("host", instance.host_seed))
+    mask = fault_mask(host, instance.fault, training.alive_channels)
+    apply_fault_mask(host, mask)
+    optimizer = torch.optim.Adam(host.parameters(), lr=training.lr)
+    data = laboratory.nursery.data(instance)
+    points = []
+    for epoch in range(training.num_epochs):
+        count = training.steps_per_epoch * training.batch_size
+        for batch in epoch_indices(data.train_pool, count, instance.order_seed, epoch).split(training.batch_size):
+            loss = nn.functional.cross_entropy(host(task.train.images[batch]), task.train.labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            for name, parameter in host.named_host_parameters():
+                assert parameter.grad is not None
+                parameter.grad.masked_fill_(~mask[name], 0.0)
+            optimizer.step()
+        points.append((plain_points(copy.deepcopy(host).double(), task.val, data.val_weight), host))
+    return points
+
+
+@pytest.mark.parametrize("mapping", sorted(MAPPINGS))
+def test_a_twin_is_its_instance_trained_alone(mapping: str, pool: InstancePool) -> None:
+    """Every family: init, missing weights, data, order, optimizer and score, within rounding."""
+    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=4")
+    twins = cache(laboratory, num_envs=4)
+    for instance in pool:
+        alone = train_alone(laboratory, instance)
+        curve = twins[instance]
+        assert curve.points.tolist() == pytest.approx([points for points, _ in alone], abs=1e-3), instance.family
+        split, weights = laboratory.task.test, laboratory.nursery.data(instance).test_weight
+        with torch.no_grad():
+            hits = alone[-1][1](split.images).argmax(dim=1) == split.labels
+        assert curve.test_accuracy == pytest.approx(float((hits * weights).sum()), abs=1e-6)
+        assert curve.points.std() > 0
+
+
+def test_curves_do_not_depend_on_place_or_company(laboratory: Laboratory, pool: InstancePool) -> None:
+    """Bit-equal for the same height of stack: else a controller that never grows would not earn exactly 0."""
+    together, reversed_, alone = (cache(laboratory, num_envs=4) for _ in range(3))
+    together.require(pool)
+    reversed_.require(list(pool)[::-1])
+    alone.require(pool.instances[:1])  # places left over repeat it
+    for instance in pool:
+        for name in ("points", "loss", "accuracy"):
+            assert torch.equal(getattr(together[instance], name), getattr(reversed_[instance], name))
+    assert torch.equal(together[pool[0]].points, alone[pool[0]].points)
+
+
+def test_every_curve_is_computed_once(laboratory: Laboratory, pool: InstancePool) -> None:
+    made, progress = [], []
+    twins = TwinCache(
+        laboratory.nursery,
+        lambda: made.append(1) or laboratory.population(2),  # type: ignore[func-returns-value]
+        lambda done, total: progress.append((done, total)),
+    )
+    twins.require([pool[0], pool[1], pool[0], pool[2]])
+    assert progress == [(0, 3), (2, 3), (3, 3)]
+    curve = twins[pool[1]]
+    twins.require([pool[2], pool[1], pool[0]])
+    assert twins[pool[1]] is curve
+    assert len(made) == 1
+    assert twins[replace(pool[1])] is curve, "an equal instance is the same instance"
+    _ = twins[pool[3]]
+    assert progress[3:] == [(0, 1), (1, 1)]
+
+
+def test_few_classes_are_scored_on_their_own_samples(laboratory: Laboratory, pool: InstancePool) -> None:
+    [instance] = [instance for instance in pool if instance.family == "few_classes"]
+    assert instance.classes is not None
+    weights = laboratory.nursery.val([instance]).weights[0]
+    chosen = torch.isin(laboratory.task.val.labels, torch.tensor(instance.classes))
+    assert torch.equal(weights > 0, chosen)
+    seen = laboratory.task.train.labels[laboratory.nursery.order([instance], [0])[0]]
+    assert set(seen.tolist()) <= set(instance.classes)

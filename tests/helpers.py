@@ -1,0 +1,183 @@
+"""The real parts of an experiment, shrunk until an episode takes a fraction of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from esper.actions import NUM_HEADS, Head, Op, Tempo
+from esper.build import Laboratory, build_laboratory
+from esper.config import compose
+from esper.controllers import Controller, ControllerContext, RandomLegal, build_controller
+from esper.envs.growth import EnvView, GrowthEnv, StepResult
+from esper.envs.instances import InstancePool
+from esper.envs.twins import Nursery, TwinCache
+from esper.hosts import SegmentedHost
+from esper.lifecycle import Stage
+from esper.tasks import Split
+
+SMALL = (
+    "+preset=smoke",
+    "telemetry.console=off",
+    "env.num_epochs=10",
+    "env.steps_per_epoch=1",
+    "task.batch_size=16",
+    "slots.min_training_epochs=1",
+    "slots.min_cull_age=1",
+    "trainer.num_envs=3",
+)
+
+
+SAMPLES = 64
+
+
+@cache
+def small_laboratory(*overrides: str) -> Laboratory:
+    """The smoke preset with ten epochs of one step, growth in a hurry, and a few images per split.
+
+    One for all tests that ask for the same: nothing in it changes.
+    """
+    laboratory = build_laboratory(compose(*SMALL, *overrides))
+    task = laboratory.task
+
+    def few(split: Split) -> Split:
+        return Split(split.images[:SAMPLES], split.labels[:SAMPLES])
+
+    task = replace(task, train=few(task.train), val=few(task.val), test=few(task.test))
+    nursery = Nursery(task, laboratory.host, laboratory.nursery.training)
+    return replace(laboratory, task=task, nursery=nursery)
+
+
+_twins: dict[tuple[int, int], TwinCache] = {}
+
+
+def small_env(
+    laboratory: Laboratory,
+    *,
+    num_envs: int = 3,
+    families: Sequence[str] = (),
+    run_seed: int = 0,
+    measure_test: bool = False,
+    **settings: object,
+) -> GrowthEnv:
+    """An environment over training instances, of some families only if named, with twins of its own height.
+
+    ``settings`` replace its numbers. Environments alike share their twins, which is what twins are for.
+    """
+    key = id(laboratory), num_envs
+    if key not in _twins:
+        _twins[key] = TwinCache(laboratory.nursery, lambda: laboratory.population(num_envs))
+    twins = _twins[key]
+    pool = laboratory.pool("train", laboratory.config.instances.num_train)
+    if families:
+        blocks, classes = len(laboratory.config.host.widths), laboratory.task.num_classes
+        weights = dict.fromkeys(families, 1.0)
+        pool = InstancePool.build(weights, len(pool), "train", num_blocks=blocks, num_classes=classes)
+    env = laboratory.env(num_envs, pool, twins, run_seed=run_seed, measure_test=measure_test)
+    env.settings = replace(env.settings, **settings)  # type: ignore[arg-type]
+    return env
+
+
+def action(op: Op, **heads: int) -> Tensor:
+    """One row, ``int64 [8]``: ``action(Op.GERMINATE, slot=1, blueprint=2)``."""
+    row = torch.zeros(NUM_HEADS, dtype=torch.int64)
+    row[Head.OP] = op
+    for name, value in heads.items():
+        row[Head[name.upper()]] = value
+    return row
+
+
+def controller(laboratory: Laboratory, name: str, num_envs: int = 3, seed: int = 0) -> Controller:
+    """A controller of the registry; the learned one has a new policy."""
+    policy, normaliser = laboratory.policy()
+    context = ControllerContext(
+        num_envs=num_envs,
+        num_slots=len(laboratory.slot_ids),
+        seed=seed,
+        schedule=laboratory.schedule(),
+        policy=policy,
+        normaliser=normaliser,
+        deterministic=True,
+    )
+    return build_controller(name, context)
+
+
+class Eager:
+    """Random legal actions that seldom wait and ramp fast, so that short episodes get to every stage."""
+
+    name = "eager"
+    weights = torch.tensor([1.0, 3.0, 0.7, 4.0, 1.5, 0.7])
+
+    def __init__(self, seed: int = 0) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rest = RandomLegal(self._generator)
+
+    def reset(self, which: Tensor) -> None:
+        """Nothing to forget."""
+
+    def act(self, view: EnvView) -> Tensor:
+        masks = view.observation.masks
+        op = torch.multinomial(self.weights * masks.op, 1, generator=self._generator)
+        only = torch.zeros_like(masks.op).scatter(1, op, True)
+        observation = replace(view.observation, masks=replace(masks, op=only))
+        actions = self._rest.act(replace(view, observation=observation))
+        actions[:, Head.TEMPO] = Tempo.FAST
+        return actions
+
+
+def play_episode(env: GrowthEnv, chooser: Controller) -> list[StepResult]:
+    """All steps of one episode of every environment, from a reset."""
+    observation = env.reset()
+    chooser.reset(torch.ones(env.num_envs, dtype=torch.bool))
+    results = []
+    for _ in range(env.num_epochs):
+        results.append(env.step(chooser.act(env.view(observation))))
+        observation = results[-1].observation
+    return results
+
+
+def waits(num_envs: int, **rows: Tensor) -> Tensor:
+    """WAIT everywhere but in the named environments: ``waits(3, e1=action(...))``."""
+    actions = torch.zeros(num_envs, NUM_HEADS, dtype=torch.int64)
+    for name, row in rows.items():
+        actions[int(name.removeprefix("e"))] = row
+    return actions
+
+
+def replay(env: GrowthEnv, script: Sequence[Tensor]) -> list[StepResult]:
+    """Steps from a reset under given actions; nothing is reset on the way."""
+    env.reset()
+    return [env.step(actions) for actions in script]
+
+
+def plain_network(env: GrowthEnv, environment: int, kept_only: bool) -> tuple[SegmentedHost, int]:
+    """One environment's network as a plain float64 module, and how many parameters its seed modules have.
+
+    Args:
+        env: the environment.
+        environment: which.
+        kept_only: with FOSSILIZED modules only, instead of all that act on the host.
+    """
+    network = env.population.grown(environment, env.state.alpha[environment].tolist()).double()
+    added = 0
+    for slot, slot_id in enumerate(env.slot_ids):
+        kept = env.state.stage[environment, slot] == Stage.FOSSILIZED
+        if slot_id not in network.slots:
+            continue
+        if kept or (not kept_only and env.state.alpha[environment, slot] > 0):
+            added += sum(parameter.numel() for parameter in network.slots[slot_id].parameters())
+        else:
+            network.detach(slot_id)
+    return network, added
+
+
+def plain_points(network: SegmentedHost, split: Split, weights: Tensor) -> float:
+    """100 x weighted mean probability of the right class, by torch alone."""
+    with torch.no_grad():
+        probabilities = network(split.images.double()).softmax(dim=1)
+    right = probabilities[torch.arange(len(split)), split.labels]
+    return 100 * float((right * weights.double()).sum() / weights.double().sum())
