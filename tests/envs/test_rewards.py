@@ -244,7 +244,7 @@ def test_alpha_one_half_pays_the_same_rent_as_alpha_one() -> None:
 def test_a_module_without_influence_pays_no_rent_and_a_fossilized_one_always_does() -> None:
     present, final = charged_parameters(blended(0.0, Stage.TRAINING))
     assert (present.item(), final.item()) == (0, 0)
-    present, final = charged_parameters(blended(0.5, Stage.FOSSILIZED))
+    present, final = charged_parameters(blended(0.0, Stage.FOSSILIZED))
     assert (present.item(), final.item()) == (600, 600)
 
 
