@@ -10,6 +10,7 @@ from esper.lifecycle import (
     Applied,
     GrowthRules,
     SlotState,
+    Stage,
     Transitions,
     apply_actions,
     record_contributions,
@@ -30,6 +31,11 @@ def act(op: Op, num_envs: int = 1, **heads: int) -> Tensor:
     for name, value in heads.items():
         action[:, Head[name.upper()]] = value
     return action
+
+
+def stage_of(state: SlotState, slot: int = 0) -> Stage:
+    """Stage of a slot of environment 0."""
+    return Stage(int(state.stage[0, slot]))
 
 
 def measure(
