@@ -260,20 +260,23 @@ class FactoredAction:
     alpha_curve: str | None = None
 
 
-def describe(action: Sequence[int], alpha: float, slot_ids: Sequence[str]) -> FactoredAction:
+def describe(
+    action: Sequence[int], alpha: float, slot_ids: Sequence[str], blueprint_ids: Sequence[str] = BLUEPRINT_IDS
+) -> FactoredAction:
     """Readable record of one action row.
 
     Args:
         action: eight indices in head order.
         alpha: alpha of the slot the action names.
         slot_ids: slot ids in canonical order.
+        blueprint_ids: blueprint ids in index order.
     """
     op = Op(action[Head.OP])
     relevant = relevance(torch.tensor(op), torch.tensor(alpha), torch.tensor(action[Head.ALPHA_SPEED])).tolist()
     values: tuple[object, ...] = (
         op.name,
         slot_ids[action[Head.SLOT]],
-        BLUEPRINT_IDS[action[Head.BLUEPRINT]],
+        blueprint_ids[action[Head.BLUEPRINT]],
         STYLE_NAMES[action[Head.STYLE]],
         TEMPO_NAMES[action[Head.TEMPO]],
         ALPHA_TARGETS[action[Head.ALPHA_TARGET]],

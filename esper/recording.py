@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_OPS, OP_NAMES, OP_WAIT, Head, relevance
+from esper.actions import NUM_OPS, OP_NAMES, OP_WAIT, Head
 from esper.blueprints import blueprint_ids
 from esper.envs.growth import EpisodeRecord, GrowthEnv, StepResult
 from esper.envs.observations import Observation
@@ -159,9 +159,13 @@ class IterationRecorder:
                     )
 
     def _emit_actions(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
-        """One record per environment; a head is flagged as masked when it could not have changed anything."""
-        alpha = observation.masks.alpha.gather(1, actions[:, Head.SLOT, None]).squeeze(1)
-        relevant = relevance(actions[:, Head.OP], alpha, actions[:, Head.ALPHA_SPEED]).tolist()
+        """One record per environment; a head is flagged as masked when it had fewer choices than its size."""
+        masks, envs = observation.masks, torch.arange(len(actions))
+        op, slot = actions[:, Head.OP], actions[:, Head.SLOT]
+        free = (masks.op, masks.slot[envs, op], masks.blueprint[envs, slot])
+        masked = torch.zeros(actions.shape, dtype=torch.bool)
+        masked[:, : len(free)] = torch.stack([~legal.all(dim=1) for legal in free], dim=1)
+        flags = masked.tolist()
         rows, success, epochs = actions.tolist(), result.applied.success.tolist(), result.epochs.tolist()
         for env, row in enumerate(rows):
             self._hub.emit(
@@ -171,7 +175,8 @@ class IterationRecorder:
                     iteration=self._iteration,
                     epoch=epochs[env],
                     slot_ids=self._env.slot_ids,
-                    masked=[not matters for matters in relevant[env]],
+                    blueprint_ids=blueprint_ids(),
+                    masked=flags[env],
                     success=success[env],
                 )
             )

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from esper.build import Laboratory, build_laboratory, ppo_settings
 from esper.checkpoint import save_checkpoint
+from esper.closing import closing_report
 from esper.comparison import compare
 from esper.config import summary, to_plain, to_yaml
 from esper.config.cli import refused
@@ -22,7 +23,6 @@ from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
 from esper.ppo import Metrics, RolloutBuffer, UpdateResult, linear_schedule, ppo_update
 from esper.recording import IterationRecorder
-from esper.report import closing_report
 from esper.rng import derive_seed, generator
 from esper.rollout import Carry, collect
 from esper.runs import RunFolder, run_status

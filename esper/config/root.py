@@ -95,6 +95,8 @@ class Config:
     """CPU threads of tensor operations; 0 = all cores."""
     name: str = "run"
     """Name of the run and of its folder."""
+    plugins: list[str] = field(default_factory=list)
+    """Python modules to import first, so that the blueprints that they register can be named."""
     task: TaskConfig = field(default_factory=TaskConfig)
     """The data that hosts train on."""
     host: HostConfig = field(default_factory=HostConfig)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import time
 from enum import Enum
 from pathlib import Path
@@ -48,7 +49,17 @@ def load(cfg: DictConfig) -> Config:
         ValueError: a value is missing, out of range, or contradicts another; names the key in full.
     """
     _check_keys(cfg)
+    for name in cfg.plugins:
+        _import(name)
     return cast(Config, OmegaConf.to_object(cfg))
+
+
+def _import(name: str) -> None:
+    """Run a user's module, so that what it registers can be named by other keys."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"plugins: cannot import {name!r} ({error})") from error
 
 
 def _check_keys(node: DictConfig, prefix: str = "") -> None:

@@ -10,12 +10,16 @@ from esper.controllers.base import germinate, on_slot, waiting
 from esper.envs.growth import EnvView
 from esper.lifecycle import Stage
 
+SICK = 0.5
+"""Gradient health below which a module is given up."""
+
 
 class Heuristic:
     """One decision per environment and epoch, in this order; ties go by canonical slot order.
 
     1. FOSSILIZE the settled module with the highest contribution above ``keep_points``.
-    2. CULL a settled module whose contribution is not above it.
+    2. CULL a settled module whose contribution is not above it, or one in TRAINING whose gradient is so unhealthy that
+       it would never blend and only bar the way for others.
     3. On a plateau (val loss fell by less than ``improvement`` over the last ``patience`` epochs, and no module is
        under way), GERMINATE in the slot that was served least, with the next of the blueprints that fit it.
 
@@ -41,12 +45,13 @@ class Heuristic:
     def act(self, view: EnvView) -> Tensor:
         masks, state = view.observation.masks, view.state
         settled = (state.stage == Stage.HOLDING) & state.measured_since_ramp & ~state.fading
+        sick = (state.stage == Stage.TRAINING) & (state.gradient_health < SICK)
         stalled = self._stalled(view) & ~state.live.any(dim=1)
         actions = waiting(state.num_envs)
         for env in range(state.num_envs):
             worth = state.contribution[env]
             keep = masks.slot[env, OP_FOSSILIZE] & settled[env] & (worth > self.keep_points)
-            drop = masks.slot[env, OP_CULL] & settled[env] & (worth <= self.keep_points)
+            drop = masks.slot[env, OP_CULL] & ((settled[env] & (worth <= self.keep_points)) | sick[env])
             if keep.any():
                 actions[env] = on_slot(Op.FOSSILIZE, int(torch.where(keep, worth, -torch.inf).argmax()))
             elif drop.any():

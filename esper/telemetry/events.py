@@ -122,6 +122,7 @@ class LastAction(Event):
         iteration: int,
         epoch: int,
         slot_ids: Sequence[str],
+        blueprint_ids: Sequence[str] = BLUEPRINT_IDS,
         masked: Sequence[bool],
         success: bool,
     ) -> LastAction:
@@ -131,6 +132,7 @@ class LastAction(Event):
             action: eight indices in head order.
             environment, iteration, epoch: where and when.
             slot_ids: slot ids in canonical order.
+            blueprint_ids: blueprint ids in index order.
             masked: one flag per head, in head order.
             success: whether the action was executed.
         """
@@ -141,7 +143,7 @@ class LastAction(Event):
             epoch=epoch,
             op=OP_NAMES[action[Head.OP]],
             slot=slot_ids[action[Head.SLOT]] if Head.SLOT in heads else None,
-            blueprint=BLUEPRINT_IDS[action[Head.BLUEPRINT]] if Head.BLUEPRINT in heads else None,
+            blueprint=blueprint_ids[action[Head.BLUEPRINT]] if Head.BLUEPRINT in heads else None,
             style=STYLE_NAMES[action[Head.STYLE]] if Head.STYLE in heads else None,
             masked=dict(zip(HEADS, masked, strict=True)),
             success=success,

@@ -26,7 +26,7 @@ class EpisodeTimeline:
     Attributes:
         stages: ``int [T, S]``, indices of :class:`esper.lifecycle.Stage`.
         alphas: ``float [T, S]``.
-        blueprints: ``int [T, S]``; any index outside the blueprint table (-1, the null blueprint) means no module.
+        blueprints: ``int [T, S]``; -1 means no module.
         ops: T actions; action t was applied before host epoch t + 1.
         val_accuracy: ``float [T]``, fraction of 1.
         twin_accuracy: ``float [T]``, the never-grown twin's, ``None`` if there is no twin.

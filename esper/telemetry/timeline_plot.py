@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from esper.actions import BLUEPRINT_IDS
+from esper.blueprints import blueprint_ids
 from esper.lifecycle import Stage
 from esper.telemetry.palette import CONTROLLER_COLOUR, NEVER_COLOUR, STAGE_COLOURS
 from esper.telemetry.plots import INK, save, style
@@ -94,11 +94,12 @@ def _draw_lane(axes: Axes, timeline: EpisodeTimeline, slot: int, top: float) -> 
         axes.broken_barh(
             [(start, stop - start)], (base, BAND), facecolor=STAGE_COLOURS[Stage(stage).name], edgecolor="white"
         )
-    modules = [run for run in runs(timeline.blueprints[:, slot].tolist()) if 0 <= run.value < len(BLUEPRINT_IDS)]
+    names = blueprint_ids()
+    modules = [run for run in runs(timeline.blueprints[:, slot].tolist()) if run.value >= 0]
     num_epochs = len(timeline.stages)
     ends = [run.start for run in modules[1:]] + [num_epochs] * bool(modules)
     for module, end in zip(modules, ends, strict=True):
-        label = BLUEPRINT_IDS[module.value]
+        label = names[module.value]
         room = end - module.start
         size = LABEL_SIZE * min(1.0, room / (num_epochs * LABEL_EPOCHS_PER_LETTER * (len(label) + 1)))
         axes.text(module.start, base + BAND + 0.04, label, fontsize=max(size, 5.0), color=INK)

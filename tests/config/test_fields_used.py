@@ -17,6 +17,10 @@ PACKAGE = Path(esper.__file__).parent
 SOURCE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "config" not in path.parents)
 
 
+# Read by configuration itself: what a plugin registers has to be known before other keys are checked.
+READ_ON_LOADING = {"plugins"}
+
+
 def fields(section: object) -> Iterator[str]:
     for item in dataclasses.fields(section):  # type: ignore[arg-type]
         value = getattr(section, item.name)
@@ -25,6 +29,6 @@ def fields(section: object) -> Iterator[str]:
         yield item.name
 
 
-@pytest.mark.parametrize("name", sorted(set(fields(Config()))))
+@pytest.mark.parametrize("name", sorted(set(fields(Config())) - READ_ON_LOADING))
 def test_every_field_is_read_somewhere(name: str) -> None:
     assert re.search(rf"\.{name}\b", SOURCE), f"nothing in esper/ reads .{name}"
