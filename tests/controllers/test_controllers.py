@@ -1,0 +1,257 @@
+"""All controllers: always legal, reproducible, and each true to what it is for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import controller, play_episode, small_env, small_laboratory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated import Simulated, fits_all
+from torch import Tensor
+
+from esper.actions import NUM_BLUEPRINTS, NUM_OPS, OP_GERMINATE, OP_WAIT, Head, Op, Tempo, canonical, head_sizes
+from esper.build import Laboratory
+from esper.controllers import (
+    CONTROLLERS,
+    Controller,
+    ControllerContext,
+    Learned,
+    PlannedGermination,
+    Schedule,
+    build_controller,
+)
+from esper.lifecycle import GrowthRules, Stage
+from esper.policy import GrowthPolicy, Normaliser
+
+DIGITS = GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
+
+
+def new_policy(num_slots: int, seed: int = 0, scale: float = 30.0) -> tuple[GrowthPolicy, Normaliser]:
+    """A small policy with clear preferences."""
+    torch.manual_seed(seed)
+    policy = GrowthPolicy(
+        31 + 34 * num_slots,
+        num_slots,
+        num_probes=4,
+        encoder_dim=16,
+        lstm_dim=16,
+        head_dim=16,
+        blueprint_head_dims=(16,),
+        value_dim=16,
+    )
+    with torch.no_grad():
+        for network in policy.heads.networks.values():
+            network[-1].weight.mul_(scale)
+    return policy, Normaliser(torch.ones(31 + 34 * num_slots, dtype=torch.bool))
+
+
+def build(name: str, num_envs: int, num_slots: int, seed: int = 0, deterministic: bool = False) -> Controller:
+    policy, normaliser = new_policy(num_slots, seed)
+    plan = [PlannedGermination(epoch, slot, 1 + slot) for slot, epoch in enumerate(range(0, 3 * num_slots, 3))]
+    context = ControllerContext(
+        num_envs=num_envs,
+        num_slots=num_slots,
+        seed=seed,
+        schedule=plan,
+        policy=policy,
+        normaliser=normaliser,
+        deterministic=deterministic,
+    )
+    return build_controller(name, context)
+
+
+# --------------------------------------------------------------------------------------------------------- every one
+
+
+@pytest.mark.parametrize("name", sorted(CONTROLLERS))
+@settings(max_examples=8)
+@given(data=st.data(), seed=st.integers(0, 2**31), num_slots=st.integers(1, 5))
+def test_every_controller_is_always_legal(name: str, data: st.DataObject, seed: int, num_slots: int) -> None:
+    """Whatever the rules, the blueprints that fit and the measurements: checked in every step of play()."""
+    rules = GrowthRules(
+        max_developing=data.draw(st.integers(1, num_slots)),
+        max_seeds=data.draw(st.integers(1, num_slots)),
+        min_training_epochs=data.draw(st.integers(1, 3)),
+        min_cull_age=data.draw(st.integers(0, 3)),
+        embargo_epochs=data.draw(st.integers(0, 2)),
+    )
+    compatible = torch.rand(num_slots, NUM_BLUEPRINTS, generator=torch.Generator().manual_seed(seed)) < 0.4
+    simulated = Simulated(3, compatible, rules, worth=lambda noise: 3 * noise, seed=seed)
+    actions = simulated.play(build(name, 3, num_slots, seed), 25)
+    assert actions.dtype == torch.int64
+    assert (actions >= 0).all()
+    assert (actions < torch.tensor(head_sizes(num_slots))).all()
+
+
+@pytest.mark.parametrize("name", sorted(CONTROLLERS))
+def test_every_controller_plays_real_hosts_legally_and_the_same_twice(name: str) -> None:
+    laboratory = small_laboratory()
+    runs = []
+    for _ in range(2):
+        results = play_episode(small_env(laboratory), controller(laboratory, name))
+        assert all(result.applied.success.all() for result in results)
+        runs.append(torch.stack([result.reward for result in results]))
+    assert torch.equal(*runs)
+
+
+@pytest.mark.parametrize("name", sorted(set(CONTROLLERS) - {"random"}))  # whose draws are one stream for all
+def test_resetting_some_environments_starts_them_anew_and_leaves_the_others(name: str) -> None:
+    """After a reset an environment gets what a new controller would give it; the others get what they would have."""
+    worlds = [Simulated(2, fits_all(3), DIGITS) for _ in range(2)]
+    going, kept = (build(name, 2, 3, deterministic=True) for _ in range(2))
+    for world, each in zip(worlds, (going, kept), strict=True):
+        world.play(each, 9)
+    going.reset(torch.tensor([True, False]))
+    blank = Simulated(2, fits_all(3), DIGITS)
+    fresh = build(name, 2, 3, deterministic=True)
+    fresh.reset(torch.tensor([True, True]))
+    for _ in range(3):
+        assert torch.equal(going.act(blank.view())[0], fresh.act(blank.view())[0])
+    other = build(name, 2, 3, deterministic=True)
+    worlds[0] = Simulated(2, fits_all(3), DIGITS)
+    worlds[0].play(other, 9)
+    other.reset(torch.tensor([True, False]))
+    assert torch.equal(other.act(worlds[0].view())[1], kept.act(worlds[1].view())[1])
+
+
+def test_an_unknown_controller_is_refused_with_the_choices() -> None:
+    with pytest.raises(ValueError, match=r"unknown controller 'lucky'.*heuristic.*never"):
+        build("lucky", 1, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------- random
+
+
+def test_random_covers_every_choice_of_every_head() -> None:
+    simulated = Simulated(8, fits_all(3), DIGITS, worth=lambda noise: 3 * noise)
+    actions = simulated.play(build("random", 8, 3), 200).flatten(0, 1)
+    for head, size in zip(Head, head_sizes(3), strict=True):
+        first = 1 if head is Head.BLUEPRINT else 0
+        grown = actions[actions[:, Head.OP] == Op.GERMINATE] if head is Head.BLUEPRINT else actions
+        assert set(grown[:, head].tolist()) == set(range(first, size)), head.name
+
+
+def test_random_is_uniform_over_the_legal_ops() -> None:
+    empty = Simulated(4000, fits_all(2), DIGITS)
+    actions = build("random", 4000, 2).act(empty.view())
+    counts = actions[:, Head.OP].bincount(minlength=NUM_OPS) / 4000
+    assert counts.tolist() == pytest.approx([0.5, 0.5, 0, 0, 0, 0], abs=0.04)
+    slots = actions[actions[:, Head.OP] == OP_GERMINATE, Head.SLOT].bincount(minlength=2).double()
+    assert (slots / slots.sum()).tolist() == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["random", "learned"])
+def test_heads_that_do_not_matter_are_zero(name: str) -> None:
+    simulated, each = Simulated(4, fits_all(3), DIGITS), build(name, 4, 3)
+    for _ in range(40):
+        view = simulated.view()
+        actions = each.act(view)
+        assert torch.equal(actions, canonical(actions, view.observation.masks.alpha))
+        simulated.step(actions)
+
+
+def test_another_seed_draws_otherwise() -> None:
+    runs = [Simulated(4, fits_all(3), DIGITS).play(build("random", 4, 3, seed), 20) for seed in (0, 0, 1)]
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+# -------------------------------------------------------------------------------------------------------------- never
+
+
+def test_never_only_waits() -> None:
+    assert (Simulated(3, fits_all(3), DIGITS).play(build("never", 3, 3), 10) == OP_WAIT).all()
+
+
+# ----------------------------------------------------------------------------------------------------------- schedule
+
+
+def test_the_schedule_germinates_as_planned_and_keeps_what_grew() -> None:
+    """On time where that is legal, else as soon as it is; a second episode follows the plan again."""
+    plan = [PlannedGermination(4, 2, 5), PlannedGermination(0, 0, 1), PlannedGermination(0, 1, 4)]
+    rules = GrowthRules(max_developing=1, max_seeds=3, min_training_epochs=1, min_cull_age=1, embargo_epochs=1)
+    schedule = Schedule(plan, 2)
+    for _ in range(2):
+        simulated = Simulated(2, fits_all(3), rules)
+        actions = simulated.play(schedule, 20)
+        for environment in range(2):
+            grown = planned(actions[:, environment])
+            # One at a time: the second waits until the first is no longer developing.
+            assert [pair for _, *pair in grown] == [[0, 1], [1, 4], [2, 5]]
+            assert grown[0][0] == 0
+            assert 0 < grown[1][0] < grown[2][0]
+            assert grown[2][0] >= 4
+        assert (simulated.state.stage == Stage.FOSSILIZED).all()
+
+
+def test_the_schedule_is_on_time_when_nothing_forbids_it() -> None:
+    plan = [PlannedGermination(7, 1, 3), PlannedGermination(2, 0, 6)]
+    actions = Simulated(1, fits_all(2), DIGITS).play(Schedule(plan, 1), 12)
+    assert planned(actions[:, 0]) == [(2, 0, 6), (7, 1, 3)]
+
+
+def planned(actions: Tensor) -> list[tuple[int, int, int]]:
+    """(epoch, slot, blueprint) of each germination in ``int64 [T, 8]``."""
+    return [
+        (epoch, int(row[Head.SLOT]), int(row[Head.BLUEPRINT]))
+        for epoch, row in enumerate(actions)
+        if row[Head.OP] == OP_GERMINATE
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------ learned
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> Laboratory:
+    return small_laboratory("env.num_epochs=5")
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_learned_controller_is_frozen_and_reproducible(laboratory: Laboratory, deterministic: bool) -> None:
+    policy, normaliser = laboratory.policy()
+    with torch.no_grad():
+        for network in policy.heads.networks.values():
+            network[-1].weight.mul_(30.0)
+    normaliser.update(torch.randn(50, policy.num_features))
+    before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (policy, normaliser)]
+    runs = []
+    for _ in range(2):
+        chooser = Learned(
+            policy, normaliser, 3, generator=torch.Generator().manual_seed(1), deterministic=deterministic
+        )
+        results = play_episode(small_env(laboratory), chooser)
+        runs.append(torch.stack([result.observation.features for result in results]))
+        assert all(result.applied.success.all() for result in results)
+    assert torch.equal(*runs)
+    for part, old in zip((policy, normaliser), before, strict=True):
+        assert all(torch.equal(value, old[name]) for name, value in part.state_dict().items())
+    assert all(parameter.grad is None for parameter in policy.parameters())
+
+
+def test_the_learned_controller_normalises_and_remembers() -> None:
+    """What it does depends on the normaliser and on what it saw before."""
+    policy, normaliser = new_policy(3, scale=300.0)
+    shifted = Normaliser(torch.ones(policy.num_features, dtype=torch.bool))
+    shifted.update(5 * torch.randn(100, policy.num_features, generator=torch.Generator().manual_seed(0)) + 1)
+
+    def actions(norm: Normaliser, forget: bool) -> Tensor:
+        learned = Learned(policy, norm, 4, generator=torch.Generator(), deterministic=True)
+        simulated, taken = Simulated(4, fits_all(3), DIGITS), []
+        for _ in range(20):
+            taken.append(learned.act(simulated.view()))
+            simulated.step(taken[-1])
+            if forget:
+                learned.reset(torch.ones(4, dtype=torch.bool))
+        return torch.stack(taken)
+
+    usual = actions(normaliser, forget=False)
+    assert not torch.equal(usual, actions(shifted, forget=False))
+    assert not torch.equal(usual, actions(normaliser, forget=True))
+
+
+def test_rules_ramp_fast_and_all_the_way() -> None:
+    actions = Simulated(1, fits_all(1), DIGITS).play(build("schedule", 1, 1), 1)[0, 0]
+    assert actions[Head.TEMPO] == Tempo.FAST
+    assert actions[Head.ALPHA_TARGET] == 2
