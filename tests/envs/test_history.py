@@ -84,7 +84,7 @@ def test_record_and_reset_reach_the_named_environments_only() -> None:
 
 def test_history_survives_a_round_trip_and_refuses_a_foreign_record() -> None:
     history = HostHistory.empty(1)
-    record(history, 2.0, 1.9, 1.7)
+    record(history, 2.0, 1.9, 1.7, 1.6, 1.5)
     tensors = history.to_dict()
     copy = HostHistory.from_dict(tensors)
     record(history, 0.1)
