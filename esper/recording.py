@@ -125,7 +125,7 @@ class IterationRecorder:
 
     def _emit_lifecycle(self, result: StepResult) -> None:
         """Gates and stage changes, first those of the action, then the mechanical ones."""
-        epochs, blueprint = result.epochs.tolist(), self._env.state.blueprint
+        epochs = result.epochs.tolist()
         steps = (
             (result.applied.verdicts, result.stages_before, result.transitions.before),
             (result.transitions.verdicts, result.transitions.before, result.transitions.after),
@@ -152,7 +152,7 @@ class IterationRecorder:
                             iteration=self._iteration,
                             epoch=epochs[env],
                             slot=self._env.slot_ids[slot],
-                            blueprint=_blueprint_name(int(blueprint[env, slot])),
+                            blueprint=_blueprint_name(int(result.blueprints[env, slot])),
                             before=STAGE_NAMES[int(before[env, slot])],
                             after=STAGE_NAMES[int(after[env, slot])],
                         )

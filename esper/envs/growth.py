@@ -118,6 +118,7 @@ class StepResult:
         terminated: ``bool [E]``, the episode is over (its last epoch, or a crash). A full episode is a terminal state,
             so nothing is ever truncated.
         stages_before: ``int64 [E, S]`` before the action.
+        blueprints: ``int64 [E, S]`` that the slot held before or after the action, -1 for none.
         applied, transitions: what the action and the rules did.
         epochs: ``int64 [E]``, host epoch just trained, from 1.
         accuracy: ``float64 [E]`` val accuracy at the present alphas.
@@ -129,6 +130,7 @@ class StepResult:
     components: dict[str, Tensor]
     terminated: Tensor
     stages_before: Tensor
+    blueprints: Tensor
     applied: Applied
     transitions: Transitions
     epochs: Tensor
@@ -235,8 +237,9 @@ class GrowthEnv:
             actions: ``int64 [E, 8]`` in head order. An illegal one changes nothing but the success flag.
         """
         assert not self._over.any(), "an environment whose episode is over must be reset before it can step"
-        stages_before = self.state.stage
+        stages_before, blueprints = self.state.stage, self.state.blueprint
         applied = self._act(actions)
+        blueprints = blueprints.maximum(self.state.blueprint)
         tick(self.state)
         began = perf_counter()
         stats = self._train()
@@ -255,6 +258,7 @@ class GrowthEnv:
             components=components,
             terminated=self._over,
             stages_before=stages_before,
+            blueprints=blueprints,
             applied=applied,
             transitions=transitions,
             epochs=self.history.epoch,

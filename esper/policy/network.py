@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from esper.actions import NUM_BLUEPRINTS, NUM_OPS, ActionMasks, Head
+from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
+from esper.envs.features import num_features as num_features_of
 from esper.policy.distributions import MaskedCategorical, RowDescription
 from esper.policy.heads import ActionHeads, ValueHead, orthogonal_linear
 
@@ -21,8 +23,6 @@ Hidden = tuple[Tensor, Tensor]
 """LSTM state (h, c), each ``float [N, H]``."""
 
 CRITICS = ("op", "state")
-NUM_BASE_FEATURES = 31
-NUM_SLOT_FEATURES = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class GrowthPolicy(nn.Module):
         super().__init__()
         if critic not in CRITICS:
             raise ValueError(f"critic '{critic}' is unknown; choose one of {', '.join(CRITICS)}")
-        expected = NUM_BASE_FEATURES + num_slots * (NUM_SLOT_FEATURES + num_probes)
+        expected = num_features_of(num_slots, num_probes)
         if num_features != expected:
             raise ValueError(f"{num_slots} slots with {num_probes} probes have {expected} features, not {num_features}")
         self.num_features, self.num_slots, self.num_blueprints = num_features, num_slots, num_blueprints
