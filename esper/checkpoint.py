@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from esper.policy import GrowthPolicy, Normaliser
 
@@ -79,12 +80,25 @@ def restore_policy(record: dict[str, Any], policy: GrowthPolicy, normaliser: Nor
     """Load a checkpoint's policy and normaliser into ones of the same shape.
 
     Raises:
-        CheckpointError: the checkpoint belongs to another number of slots.
+        CheckpointError: the checkpoint belongs to another number of slots, or to a policy of other widths or features.
+            Nothing is loaded then.
     """
     if record["num_slots"] != policy.num_slots:
         raise CheckpointError(
             f"the checkpoint's policy has {record['num_slots']} slots, this configuration {policy.num_slots}: "
             f"set slots.num_slots={record['num_slots']} or train afresh"
         )
+    _check_shapes(record["policy"], policy.state_dict())
+    _check_shapes(record["normaliser"], normaliser.state_dict())
     policy.load_state_dict(record["policy"])
     normaliser.load_state_dict(record["normaliser"])
+
+
+def _check_shapes(saved: dict[str, Tensor], present: dict[str, Tensor]) -> None:
+    for name in sorted(saved.keys() | present.keys()):
+        shapes = [list(tensors[name].shape) if name in tensors else None for tensors in (saved, present)]
+        if shapes[0] != shapes[1]:
+            raise CheckpointError(
+                f"the checkpoint's {name} has shape {shapes[0]}, this configuration's {shapes[1]}: "
+                "use the policy.* and observation.* that it was trained with (they are in the checkpoint) or train afresh"
+            )

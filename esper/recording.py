@@ -220,8 +220,16 @@ class TimelineRecorder:
 
     def add(self, env: GrowthEnv, actions: Tensor, result: StepResult) -> None:
         """Take in one step of all environments."""
-        state = env.state
-        self._rows.append((state.stage, state.alpha, state.blueprint, actions, result.applied.success, result.accuracy))
+        self._rows.append(
+            (
+                result.transitions.before,
+                env.state.alpha,
+                result.blueprints,
+                actions,
+                result.applied.success,
+                result.accuracy,
+            )
+        )
 
     def timeline(self, env: GrowthEnv, environment: int, controller: str) -> EpisodeTimeline:
         """The episode of one environment, which must not have been reset since."""

@@ -47,18 +47,20 @@ def train(config: Config, run_dir: Path) -> None:
     terminal = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
     _announce(config, folder)
     loggers: list[Logger] = [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), terminal]
-    with run_status(folder), TelemetryHub(loggers, config.telemetry.level) as hub:
-        trainer = Trainer(laboratory, folder, hub)
-        trainer.run()
-        twins = _evaluation_twins(laboratory, trainer, hub)
-        outcomes = compare(
-            laboratory,
-            trainer.policy,
-            trainer.normaliser,
-            twins,
-            lambda name, done, total: hub.stage(f"held-out hosts, {name}", done, total),
-        )
-    closing_report(laboratory, folder, outcomes, wall_seconds=perf_counter() - began)
+    with run_status(folder):
+        with TelemetryHub(loggers, config.telemetry.level) as hub:
+            trainer = Trainer(laboratory, folder, hub)
+            trainer.run()
+            twins = _evaluation_twins(laboratory, trainer, hub)
+            outcomes = compare(
+                laboratory,
+                trainer.policy,
+                trainer.normaliser,
+                twins,
+                lambda name, done, total: hub.stage(f"held-out hosts, {name}", done, total),
+            )
+        # Still part of the run: what it leaves behind must be there before it counts as finished.
+        closing_report(laboratory, folder, outcomes, wall_seconds=perf_counter() - began)
 
 
 def _announce(config: Config, folder: RunFolder) -> None:

@@ -21,13 +21,13 @@ class OpMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTimeline:
-    """One episode of one host. Row t is the state after environment step t, that is after host epoch t + 1.
+    """One episode of one host. Row t belongs to host epoch t + 1.
 
     Attributes:
-        stages: ``int [T, S]``, indices of :class:`esper.lifecycle.Stage`.
-        alphas: ``float [T, S]``.
+        stages: ``int [T, S]``, indices of :class:`esper.lifecycle.Stage`, while the epoch was trained.
+        alphas: ``float [T, S]`` in the epoch.
         blueprints: ``int [T, S]``; -1 means no module.
-        ops: T actions; action t was applied before host epoch t + 1.
+        ops: T actions; action t was applied before the epoch.
         val_accuracy: ``float [T]``, fraction of 1.
         twin_accuracy: ``float [T]``, the never-grown twin's, ``None`` if there is no twin.
         family: host family of the instance.
