@@ -1,0 +1,129 @@
+"""Controllers side by side: the same held-out hosts for all, nothing that learns, and honest means."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import Eager, controller, small_env, small_laboratory
+
+from esper.actions import OP_WAIT
+from esper.build import Laboratory
+from esper.comparison import Outcome, compare, paired_difference, play
+from esper.controllers import Controller
+from esper.envs.growth import EnvView
+from esper.envs.twins import TwinCache
+
+CONTROLLERS = ("learned", "heuristic", "schedule", "random", "never")
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> Laboratory:
+    return small_laboratory(
+        "env.num_epochs=8", "evaluation.num_hosts=3", f"evaluation.controllers=[{','.join(CONTROLLERS)}]"
+    )
+
+
+@pytest.fixture(scope="module")
+def twins(laboratory: Laboratory) -> TwinCache:
+    return TwinCache(laboratory.nursery, lambda: laboratory.population(3))
+
+
+@pytest.fixture(scope="module")
+def outcomes(laboratory: Laboratory, twins: TwinCache) -> dict[str, Outcome]:
+    """All controllers, and a check that the policy and its normaliser are what they were."""
+    policy, normaliser = laboratory.policy()
+    normaliser.update(torch.randn(20, policy.num_features, generator=torch.Generator().manual_seed(0)))
+    before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (policy, normaliser)]
+    found = compare(laboratory, policy, normaliser, twins, lambda name, done, total: None)
+    for part, old in zip((policy, normaliser), before, strict=True):
+        assert all(torch.equal(value, old[name]) for name, value in part.state_dict().items()), "evaluation is frozen"
+    assert tuple(outcome.name for outcome in found) == CONTROLLERS
+    return {outcome.name: outcome for outcome in found}
+
+
+def test_all_controllers_meet_the_same_held_out_hosts(laboratory: Laboratory, outcomes: dict[str, Outcome]) -> None:
+    instances = [episode.instance for episode in outcomes["never"].episodes]
+    assert sorted(instance.index for instance in instances) == [0, 1, 2], "each once"
+    assert {instance.split for instance in instances} == {"held_out"}
+    for outcome in outcomes.values():
+        assert [episode.instance for episode in outcome.episodes] == instances
+        assert [episode.environment for episode in outcome.episodes] == [0, 1, 2]
+    trained_on = {instance.host_seed for instance in laboratory.pool("train", 4)}
+    assert not trained_on & {instance.host_seed for instance in instances}
+
+
+def test_never_is_the_twin_and_returns_exactly_zero(outcomes: dict[str, Outcome], twins: TwinCache) -> None:
+    never = outcomes["never"]
+    assert (never.returns() == 0).all()
+    assert [episode.val_accuracy for episode in never.episodes] == [
+        float(twins[episode.instance].accuracy[-1]) for episode in never.episodes
+    ]
+    assert [episode.test_accuracy for episode in never.episodes] == [
+        twins[episode.instance].test_accuracy for episode in never.episodes
+    ]
+    summary = never.summary()
+    assert summary.wait_share is not None
+    assert summary.wait_share.mean == 1
+    assert summary.added_parameters is not None
+    assert summary.added_parameters.mean == 0
+
+
+def test_the_schedule_keeps_a_module_that_is_charged_for(outcomes: dict[str, Outcome]) -> None:
+    """A control that really grows: planned at epoch 0, kept as soon as legal."""
+    schedule = outcomes["schedule"]
+    assert [episode.num_fossilized for episode in schedule.episodes] == [1, 1, 1]
+    assert [episode.added_parameters for episode in schedule.episodes] == [600, 600, 600]
+    assert (schedule.returns() != 0).all()
+    assert schedule.timeline.instance == schedule.episodes[0].instance.index
+
+
+def test_summaries_are_means_and_standard_errors_over_hosts(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["schedule"]
+    summary = outcome.summary()
+    returns = outcome.returns()
+    assert summary.num_hosts == 3
+    assert summary.episode_return is not None
+    assert summary.episode_return.mean == pytest.approx(float(returns.mean()))
+    assert summary.episode_return.sem == pytest.approx(float(returns.std() / 3**0.5))
+    assert summary.wait_share is not None
+    chosen = outcome.ops.chosen
+    assert summary.wait_share.mean == pytest.approx(int(chosen[OP_WAIT]) / int(chosen.sum()))
+    difference = paired_difference(outcome, outcomes["random"])
+    assert difference is not None
+    apart = returns - outcomes["random"].returns()
+    assert difference.mean == pytest.approx(float(apart.mean()))
+    assert difference.sem == pytest.approx(float(apart.std() / 3**0.5)), "of the differences, host by host"
+
+
+class Breaking(Eager):
+    """Breaks the host of environment 1 after a few steps of its first episode."""
+
+    def __init__(self, env_of: list[object]) -> None:
+        super().__init__(0)
+        self._env_of, self._steps = env_of, 0
+
+    def act(self, view: EnvView) -> torch.Tensor:
+        self._steps += 1
+        if self._steps == 4:
+            self._env_of[0].population.hosts.values.detach()[1, 0] = torch.nan  # type: ignore[attr-defined]
+        return super().act(view)
+
+
+def test_a_crash_is_counted_once_and_as_the_crash_it_was(laboratory: Laboratory) -> None:
+    env = small_env(laboratory, measure_test=True)
+    chooser: Controller = Breaking([env])
+    outcome = play(chooser, env, lambda done, of: None)
+    assert [episode.crashed for episode in outcome.episodes] == [False, True, False]
+    assert [episode.environment for episode in outcome.episodes] == [0, 1, 2]
+    assert outcome.episodes[1].episode_return < -10
+    assert outcome.timeline.instance != outcome.episodes[1].instance.index, "a whole episode is shown"
+
+
+def test_play_tells_its_progress_and_repeats_itself(laboratory: Laboratory) -> None:
+    told: list[tuple[int, int]] = []
+    runs = [
+        play(controller(laboratory, "heuristic"), small_env(laboratory), lambda done, of: told.append((done, of)))
+        for _ in range(2)
+    ]
+    assert told[:9] == [(done, 8) for done in range(9)]
+    assert runs[0].episodes == runs[1].episodes
