@@ -100,5 +100,5 @@ def _check_shapes(saved: dict[str, Tensor], present: dict[str, Tensor]) -> None:
         if shapes[0] != shapes[1]:
             raise CheckpointError(
                 f"the checkpoint's {name} has shape {shapes[0]}, this configuration's {shapes[1]}: "
-                "use the policy.* and observation.* that it was trained with (the checkpoint holds them) or train afresh"
+                "use the policy.* and observation.* of its own configuration, which it holds, or train afresh"
             )
