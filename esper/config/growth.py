@@ -15,6 +15,7 @@ class Mapping(StrEnum):
     loop = "loop"
     vmap = "vmap"
     grouped = "grouped"
+    matmul = "matmul"
 
 
 class IsolateUntil(StrEnum):
@@ -136,8 +137,8 @@ class EnvConfig:
     """Host epochs in an episode, which is also its number of actions."""
     steps_per_epoch: int = 8
     """Minibatches in a host epoch, whatever the number of environments."""
-    mapping: Mapping = Mapping.grouped
-    """How hosts are stacked: a loop, vmap, or grouped convolutions."""
+    mapping: Mapping = Mapping.matmul
+    """How hosts are run as one program: a loop, vmap, grouped convolutions, or batched matrix products (tiny maps)."""
 
     def __post_init__(self) -> None:
         at_least("env.num_epochs", self.num_epochs, 1)

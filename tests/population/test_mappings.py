@@ -169,16 +169,17 @@ def test_layers_that_mix_samples_or_draw_are_refused_by_name(mapping: str, layer
         build_mapping(mapping).prepare(nn.Sequential(nn.Conv2d(8, 8, 1), layer))
 
 
+@pytest.mark.parametrize("mapping", ["grouped", "matmul"])
 @pytest.mark.parametrize(
     "module", [nn.Sequential(nn.Softmax(dim=1)), nn.Sequential(nn.Conv2d(8, 8, 3, padding_mode="circular"))]
 )
-def test_the_grouped_mapping_refuses_what_it_cannot_group(module: nn.Module) -> None:
-    with pytest.raises(ValueError, match="grouped mapping"):
-        build_mapping("grouped").prepare(module)
+def test_a_rewriting_mapping_refuses_what_it_has_no_form_of(mapping: str, module: nn.Module) -> None:
+    with pytest.raises(ValueError, match=f"{mapping} mapping"):
+        build_mapping(mapping).prepare(module)
 
 
 def test_an_unknown_mapping_names_the_choices() -> None:
-    with pytest.raises(ValueError, match=r"'magic'.*loop, vmap, grouped"):
+    with pytest.raises(ValueError, match=r"'magic'.*loop, vmap, grouped, matmul"):
         build_mapping("magic")
 
 

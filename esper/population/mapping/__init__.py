@@ -7,9 +7,15 @@ from collections.abc import Callable
 from esper.population.mapping.base import Features, Index, Mapping, Program, is_all
 from esper.population.mapping.grouped import GroupedMapping
 from esper.population.mapping.loop import LoopMapping
+from esper.population.mapping.matmul import MatmulMapping
 from esper.population.mapping.vmap import VmapMapping
 
-MAPPINGS: dict[str, Callable[[], Mapping]] = {"loop": LoopMapping, "vmap": VmapMapping, "grouped": GroupedMapping}
+MAPPINGS: dict[str, Callable[[], Mapping]] = {
+    "loop": LoopMapping,
+    "vmap": VmapMapping,
+    "grouped": GroupedMapping,
+    "matmul": MatmulMapping,
+}
 
 
 def build_mapping(name: str) -> Mapping:

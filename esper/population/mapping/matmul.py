@@ -1,0 +1,171 @@
+"""Convolutions on tiny maps as matrix products, all rows in one batched product.
+
+On a 4x4 map with 8 channels a convolution is a 128x128 matrix. Building it costs a product with a constant, and the
+batched product then runs near the machine's peak whatever the number of rows, while a convolution kernel spends most of
+its time on set-up: that pays for seed modules above all, of which a blueprint may have one or two rows at a time. A
+layer whose matrix would be large is run as a grouped convolution.
+
+Features are ``[R, B, C, H, W]``, or ``[R, B, F]`` once flattened.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper.population.layout import ParameterLayout
+from esper.population.mapping.base import Program
+from esper.population.mapping.stacked import StackedFeatures
+from esper.population.mapping.tracing import (
+    Forms,
+    Parameters,
+    Step,
+    Values,
+    check_flatten,
+    check_zero_padding,
+    compile_steps,
+    elementwise,
+    row_linear,
+    run_steps,
+)
+
+MAX_MATRIX = 1 << 16
+"""Largest number of entries of one row's matrix; beyond it a convolution kernel is faster."""
+
+
+class MatmulMapping(StackedFeatures):
+    """Runs all rows as batched matrix products."""
+
+    name = "matmul"
+    row_axis = 0
+
+    def prepare(self, module: nn.Module) -> Program:
+        return Program(module, ParameterLayout.of(module), compile_steps(module, FORMS))
+
+    def pack(self, x: Tensor) -> Tensor:
+        return x
+
+    def share(self, x: Tensor, num_rows: int) -> Tensor:
+        return x.expand(num_rows, *x.shape)
+
+    def unpack(self, features: Tensor) -> Tensor:
+        return features
+
+    def call(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
+        named = program.layout.unflatten(parameters)
+        result: Tensor = run_steps(program.compiled, features, named, parameters.shape[0])
+        return result
+
+
+@lru_cache(maxsize=256)
+def _taps(
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[Tensor, tuple[int, int]]:
+    """Which tap of a kernel joins which input pixel to which output pixel: 0 or 1 ``[taps, P * Q]``, and the map size.
+
+    It is the convolution of unit kernels with unit images.
+    """
+    height, width = size
+    num_taps = kernel[0] * kernel[1]
+    units = torch.eye(height * width).view(height * width, 1, height, width)
+    taps = torch.eye(num_taps).view(num_taps, 1, *kernel)
+    out = F.conv2d(units, taps, None, stride, padding, dilation)  # (P, taps, H', W')
+    joined = out.flatten(2).transpose(0, 1).flatten(1)  # (taps, P * Q)
+    return joined.to(device=device, dtype=dtype), (out.shape[2], out.shape[3])
+
+
+def _conv(name: str, layer: nn.Conv2d, argument: Step) -> Step:
+    check_zero_padding("matmul", name, layer)
+
+    def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
+        x = argument(values, parameters, num_rows)
+        weight = parameters[f"{name}.weight"]
+        options = (layer.stride, layer.padding, layer.dilation)
+        taps, size = _taps(tuple(x.shape[-2:]), layer.kernel_size, *options, x.device, x.dtype)
+        if taps.shape[1] * weight[0].shape[0] * weight[0].shape[1] <= MAX_MATRIX:
+            out = _as_product(x, weight, taps, size, layer.groups)
+        else:
+            out = _as_convolution(x, weight, layer, num_rows)
+        if layer.bias is not None:
+            out = out + parameters[f"{name}.bias"][:, None, :, None, None]
+        return out
+
+    return step
+
+
+def _as_product(x: Tensor, weight: Tensor, taps: Tensor, size: tuple[int, int], groups: int) -> Tensor:
+    num_rows, batch, _, height, width = x.shape
+    out_channels, in_group = weight.shape[1:3]
+    pixels, outs = height * width, size[0] * size[1]
+    kernels = weight.reshape(num_rows * groups, (out_channels // groups) * in_group, -1)
+    joined = (kernels @ taps).view(num_rows * groups, out_channels // groups, in_group, pixels, outs)
+    matrix = joined.permute(0, 2, 3, 1, 4).reshape(num_rows * groups, in_group * pixels, -1)
+    if groups == 1:
+        return torch.bmm(x.reshape(num_rows, batch, -1), matrix).view(num_rows, batch, out_channels, *size)
+    grouped = x.reshape(num_rows, batch, groups, -1).transpose(1, 2).reshape(num_rows * groups, batch, -1)
+    out = torch.bmm(grouped, matrix).view(num_rows, groups, batch, -1)
+    return out.transpose(1, 2).reshape(num_rows, batch, out_channels, *size)
+
+
+def _as_convolution(x: Tensor, weight: Tensor, layer: nn.Conv2d, num_rows: int) -> Tensor:
+    merged = x.transpose(0, 1).flatten(1, 2)  # (B, R*C, H, W)
+    groups = layer.groups * num_rows
+    out = F.conv2d(merged, weight.flatten(0, 1), None, layer.stride, layer.padding, layer.dilation, groups)
+    return out.view(out.shape[0], num_rows, -1, *out.shape[2:]).transpose(0, 1)
+
+
+def _group_norm(name: str, layer: nn.GroupNorm, argument: Step) -> Step:
+    def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
+        x = argument(values, parameters, num_rows)
+        normal = F.group_norm(x.flatten(0, 1), layer.num_groups, eps=layer.eps).view(x.shape)
+        if not layer.affine:
+            return normal
+        shape = (num_rows, 1, -1, *([1] * (x.dim() - 3)))
+        return normal * parameters[f"{name}.weight"].view(shape) + parameters[f"{name}.bias"].view(shape)
+
+    return step
+
+
+def _linear(name: str, layer: nn.Linear, argument: Step) -> Step:
+    return lambda values, parameters, num_rows: row_linear(
+        name, layer, argument(values, parameters, num_rows), parameters
+    )
+
+
+def _flatten(name: str, layer: nn.Flatten, argument: Step) -> Step:
+    check_flatten("matmul", name, layer)
+    return elementwise(lambda x: x.flatten(2), [argument], FORMS.operand)
+
+
+def _pool(name: str, layer: nn.Module, argument: Step) -> Step:
+    def pool(x: Tensor) -> Tensor:
+        out: Tensor = layer(x.flatten(0, 1))
+        return out.view(*x.shape[:2], *out.shape[1:])
+
+    return elementwise(pool, [argument], lambda x: x)
+
+
+FORMS = Forms(
+    mapping="matmul",
+    layers={
+        nn.Conv2d: _conv,
+        nn.GroupNorm: _group_norm,
+        nn.Linear: _linear,
+        nn.Flatten: _flatten,
+        nn.AvgPool2d: _pool,
+        nn.MaxPool2d: _pool,
+        nn.AdaptiveAvgPool2d: _pool,
+    },
+    # [R, C, 1, 1] broadcasts against [R, B, C, H, W] as [R, 1, C, 1, 1].
+    parameter=lambda parameter: parameter.unsqueeze(1),
+    spatial_mean=lambda x: x.mean((3, 4), keepdim=True),
+)

@@ -1,0 +1,170 @@
+"""Rewriting a traced module for many rows: one walk over its graph, one table of layer forms per mapping.
+
+A module is traced once with ``torch.fx``. Each of its nodes becomes a step on values that hold all rows; layers that
+treat channels alike are used as they are, the others by the mapping's own form. What has no form is refused by name.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+Values = dict[str, Any]
+Parameters = dict[str, Tensor]
+Step = Callable[[Values, Parameters, int], Any]
+"""Computes a node from the values of earlier ones, the stacked parameters by name, and the number of rows."""
+
+LayerForm = Callable[[str, Any, Step], Step]
+"""Makes a step from a layer's name, the layer, and the step that yields its input."""
+
+INPUT = "input"
+
+ELEMENTWISE_LAYERS = (nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Identity)
+ELEMENTWISE_FUNCTIONS = frozenset(
+    {
+        operator.add,
+        operator.sub,
+        operator.mul,
+        torch.add,
+        torch.sub,
+        torch.mul,
+        torch.relu,
+        torch.sigmoid,
+        torch.tanh,
+        F.relu,
+    }
+)
+ELEMENTWISE_METHODS = frozenset({"relu", "sigmoid", "tanh"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forms:
+    """How a mapping stacks what it meets in a graph.
+
+    Attributes:
+        mapping: its name, for messages.
+        layers: form of each kind of layer that does more than act on elements.
+        parameter: a parameter ``[R, ...]`` used directly, as it broadcasts against features.
+        spatial_mean: ``x.mean((2, 3), keepdim=True)`` of every row.
+        operand: what an elementwise function gets for a value.
+    """
+
+    mapping: str
+    layers: Mapping[type[nn.Module], LayerForm]
+    parameter: Callable[[Tensor], Tensor]
+    spatial_mean: Callable[[Tensor], Tensor]
+    operand: Callable[[Any], Any] = lambda value: value
+
+
+def compile_steps(module: nn.Module, forms: Forms) -> list[tuple[str, Step]]:
+    """Trace a module into named steps; the last one is the result.
+
+    Raises:
+        ValueError: names a layer or function without a form.
+    """
+    steps: list[tuple[str, Step]] = []
+    names: dict[fx.Node, str] = {}
+    layers = dict(module.named_modules())
+    for node in fx.Tracer().trace(module).nodes:
+        if node.op == "placeholder":
+            names[node] = INPUT
+        elif node.op == "output":
+            steps.append(("output", _fetch(node.args[0], names)))
+        else:
+            names[node] = node.name
+            steps.append((node.name, _step(node, layers, names, forms)))
+    return steps
+
+
+def run_steps(steps: Sequence[tuple[str, Step]], x: Any, parameters: Parameters, num_rows: int) -> Any:
+    """Run compiled steps on an input; returns the result."""
+    values: Values = {INPUT: x}
+    result: Any = x
+    for name, step in steps:
+        values[name] = result = step(values, parameters, num_rows)
+    return result
+
+
+def elementwise(function: Callable[..., Tensor], arguments: Sequence[Step], operand: Callable[[Any], Any]) -> Step:
+    """A step that applies a function as it is."""
+
+    def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
+        return function(*(operand(argument(values, parameters, num_rows)) for argument in arguments))
+
+    return step
+
+
+def _fetch(argument: Any, names: dict[fx.Node, str]) -> Step:
+    """A step that reads one traced argument: the value of an earlier node, or a constant."""
+    if isinstance(argument, fx.Node):
+        source = names[argument]
+        return lambda values, parameters, num_rows: values[source]
+    return lambda values, parameters, num_rows: argument
+
+
+def _step(node: fx.Node, layers: dict[str, nn.Module], names: dict[fx.Node, str], forms: Forms) -> Step:
+    target = str(node.target)
+    if node.op == "get_attr":
+        return lambda values, parameters, num_rows: forms.parameter(parameters[target])
+    arguments = [_fetch(argument, names) for argument in node.args]
+    if node.op == "call_module":
+        return _layer(target, layers[target], arguments[0], forms)
+    if node.op == "call_function" and node.target in ELEMENTWISE_FUNCTIONS and not node.kwargs:
+        return elementwise(node.target, arguments, forms.operand)
+    if node.op == "call_method" and target in ELEMENTWISE_METHODS:
+        return elementwise(getattr(torch, target), arguments, forms.operand)
+    if (
+        node.op == "call_method"
+        and target == "mean"
+        and node.args[1:] == ((2, 3),)
+        and node.kwargs == {"keepdim": True}
+    ):
+        return elementwise(forms.spatial_mean, arguments[:1], forms.operand)
+    known = ", ".join(layer.__name__ for layer in (*forms.layers, *ELEMENTWISE_LAYERS))
+    raise ValueError(
+        f"the {forms.mapping} mapping has no form of {target!r}; use env.mapping=vmap or env.mapping=loop, "
+        f"or build the module from {known}"
+    )
+
+
+def _layer(name: str, layer: nn.Module, argument: Step, forms: Forms) -> Step:
+    if isinstance(layer, ELEMENTWISE_LAYERS):
+        return elementwise(layer, [argument], forms.operand)
+    for kind, form in forms.layers.items():
+        if isinstance(layer, kind):
+            return form(name, layer, argument)
+    raise ValueError(
+        f"the {forms.mapping} mapping has no form of layer {name!r} ({type(layer).__name__}); "
+        "use env.mapping=vmap or env.mapping=loop"
+    )
+
+
+def check_zero_padding(mapping: str, name: str, layer: nn.Conv2d) -> None:
+    """Refuse a convolution whose padding is not zeros."""
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        raise ValueError(
+            f"the {mapping} mapping pads by a number of zeros only, layer {name!r} has padding={layer.padding!r}, "
+            f"padding_mode={layer.padding_mode!r}"
+        )
+
+
+def check_flatten(mapping: str, name: str, layer: nn.Flatten) -> None:
+    """Refuse a flattening that keeps more than the batch axis."""
+    if (layer.start_dim, layer.end_dim) != (1, -1):
+        raise ValueError(f"the {mapping} mapping flattens from axis 1 to the last only, layer {name!r} does not")
+
+
+def row_linear(name: str, layer: nn.Linear, rows: Tensor, parameters: Parameters) -> Tensor:
+    """A linear layer of every row: ``[R, B, F] -> [R, B, O]``."""
+    out = torch.bmm(rows, parameters[f"{name}.weight"].transpose(1, 2))
+    if layer.bias is not None:
+        # A product with ones, not a broadcast: its backward then sums each row by itself, in an order that does not
+        # depend on where the row is in the stack.
+        out = out + torch.bmm(rows.new_ones(*rows.shape[:2], 1), parameters[f"{name}.bias"].unsqueeze(1))
+    return out
