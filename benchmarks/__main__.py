@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -13,6 +15,7 @@ from benchmarks import hosts, iteration, memory, observation
 from benchmarks.records import Record, machine
 from benchmarks.report import print_section, save
 from benchmarks.scale import FULL, QUICK, Scale
+from benchmarks.timing import CLOCKS
 
 SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
     observation.SECTION: (
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("sections", nargs="*", metavar="section", help=f"some of {', '.join(SECTIONS)}; all if none")
     parser.add_argument("--quick", action="store_true", help="sizes of seconds: to see that it runs, not for numbers")
     parser.add_argument("--threads", type=int, default=1, help="of torch within one operation (default 1)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a busy machine (one thread only)")
     parser.add_argument(
         "--out",
         type=Path,
@@ -46,17 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"unknown section {unknown[0]!r}: choose among {', '.join(SECTIONS)}")
     if options.threads < 1:
         parser.error(f"--threads {options.threads} must be at least 1")
+    if options.clock == "cpu" and options.threads > 1:
+        parser.error("--clock cpu adds the threads' times up: leave --threads at 1")
     chosen = [name for name in SECTIONS if not options.sections or name in options.sections]
     folder = options.out
     # What is kept beside the code is complete and meant: a trial must not replace it.
     if folder is None and chosen == list(SECTIONS) and not options.quick:
         folder = Path(__file__).parent
-    _run(chosen, QUICK if options.quick else FULL, options.threads, folder)
+    scale = replace(QUICK if options.quick else FULL, clock=CLOCKS[options.clock])
+    torch.set_num_threads(options.threads)
+    _run(chosen, scale, machine(options.clock), folder)
 
 
-def _run(chosen: Sequence[str], scale: Scale, threads: int, folder: Path | None) -> None:
-    torch.set_num_threads(threads)
-    console, origin, records = Console(), machine(), []
+def _run(chosen: Sequence[str], scale: Scale, origin: dict[str, Any], folder: Path | None) -> None:
+    console, records = Console(), []
     for name in chosen:
         title, measure = SECTIONS[name]
         found = measure(scale)

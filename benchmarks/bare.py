@@ -79,26 +79,27 @@ class BareIncubation(BareTraining):
     ) -> None:
         self.segments = host.segments
         self.modules = {place: _channels_last(module) for place, module in modules.items()}
-        super().__init__(nn.Sequential(*self.segments), task, lr, batch_size, steps_per_epoch)
-        for module in self.modules.values():
-            self.optimizer.add_param_group({"params": list(module.parameters())})
+        # Where a detached feature meets a GroupNorm first, torch's channels-last kernel crashes: see
+        # esper.population.mapping.norms.
+        self._contiguous = {place for place, module in modules.items() if normalises_input(module)}
+        super().__init__(nn.ModuleList([*self.segments, *self.modules.values()]), task, lr, batch_size, steps_per_epoch)
+        self.network = nn.Sequential(*self.segments)
 
     def _backward(self, images: Tensor, labels: Tensor) -> None:
         arrived, feature = [], images
         for segment in self.segments:
             feature = segment(feature)
             arrived.append(feature)
-        F.cross_entropy(feature, labels).backward()  # type: ignore[no-untyped-call]
+        losses = [F.cross_entropy(feature, labels)]
+        self.segments.requires_grad_(False)  # the main pass is recorded already: this freezes what follows
         for place, module in self.modules.items():
             feature = arrived[place].detach()
-            if normalises_input(module):
-                feature = (
-                    feature.contiguous()
-                )  # torch's channels-last kernel crashes, see esper.population.mapping.norms
-            feature = module(feature)
+            feature = module(feature.contiguous() if place in self._contiguous else feature)
             for segment in self.segments[place + 1 :]:
                 feature = segment(feature)
-            F.cross_entropy(feature, labels).backward(inputs=list(module.parameters()))  # type: ignore[no-untyped-call]
+            losses.append(F.cross_entropy(feature, labels))
+        self.segments.requires_grad_(True)
+        torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def bare_network(host: SegmentedHost) -> nn.Sequential:

@@ -52,7 +52,7 @@ def run(scale: Scale) -> list[Record]:
     for num_envs, rounds in scale.hosts:
         instances = lab.pool("train", num_envs).instances
         for growth in WORKLOADS:
-            seconds = interleave(_contenders(lab, instances, growth), rounds)
+            seconds = interleave(_contenders(lab, instances, growth), rounds, clock=scale.clock)
             found += records(seconds, section=SECTION, workload=growth.name, hosts=num_envs, floor=FLOOR, per=num_envs)
     return found
 

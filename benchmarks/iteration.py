@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from benchmarks.records import Record
 from benchmarks.scale import Scale, laboratory
+from benchmarks.timing import Clock
 from esper import trainer
 from esper.envs import growth
 from esper.policy import GrowthPolicy
@@ -54,13 +54,13 @@ def run(scale: Scale) -> list[Record]:
         rounds = []
         for iteration in range(1, scale.iterations + 1):
             spent = dict.fromkeys(PARTS, 0.0)
-            with _measured(spent):
-                began = perf_counter()
+            with _measured(spent, scale.clock):
+                began = scale.clock()
                 learner.iterate(iteration, carry)
-                whole = perf_counter() - began
+                whole = scale.clock() - began
             spent[REST] = whole - sum(spent.values())
             rounds.append(spent | {WHOLE: whole, SHARE: whole - sum(spent[part] for part in HOSTS)})
-    shape = f"{env.num_envs} hosts x {learner.buffer.num_steps} epochs"
+    shape = f"{learner.buffer.num_steps} epochs"
     return [_record(part, shape, env.num_envs, rounds) for part in rounds[0]]
 
 
@@ -80,22 +80,22 @@ def _record(part: str, shape: str, num_envs: int, rounds: list[dict[str, float]]
 
 
 @contextmanager
-def _measured(spent: dict[str, float]) -> Iterator[None]:
+def _measured(spent: dict[str, float], clock: Clock) -> Iterator[None]:
     """Add the time inside each part's calls to ``spent``."""
     with ExitStack() as stack:
         for part, calls in PARTS.items():
             for owner, name in calls:
-                stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), part, spent)))
+                stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), part, spent, clock)))
         yield
 
 
-def _timed(original: Callable[..., Any], part: str, spent: dict[str, float]) -> Callable[..., Any]:
+def _timed(original: Callable[..., Any], part: str, spent: dict[str, float], clock: Clock) -> Callable[..., Any]:
     @wraps(original)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        began = perf_counter()
+        began = clock()
         try:
             return original(*args, **kwargs)
         finally:
-            spent[part] += perf_counter() - began
+            spent[part] += clock() - began
 
     return timed

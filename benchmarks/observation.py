@@ -33,7 +33,7 @@ def run(scale: Scale) -> list[Record]:
     for num_envs, num_slots in scale.shapes:
         observation, masks = _calls(num_envs, num_slots)
         contenders = {FLOOR: lambda: bare.step(batch), "observation": observation, "masks": masks}
-        seconds = interleave(contenders, scale.calls, warmup=max(1, scale.calls // 10))
+        seconds = interleave(contenders, scale.calls, warmup=max(1, scale.calls // 10), clock=scale.clock)
         workload = f"{num_envs} x {num_slots} slots"
         found += records(seconds, section=SECTION, workload=workload, hosts=num_envs, floor=FLOOR)
     return found

@@ -40,12 +40,13 @@ class Record:
     rounds: int
 
 
-def machine() -> dict[str, Any]:
-    """Where and when the numbers were made; ``load`` is what else ran, in busy cores over the last minute."""
+def machine(clock: str) -> dict[str, Any]:
+    """Where, when and by which clock the numbers were made; ``load`` is what else ran, in busy cores."""
     info = environment_info()
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
+        "clock": clock,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -65,7 +65,7 @@ def _machine_line(machine: dict[str, Any]) -> str:
     return (
         f"{machine['cpu']}, {machine['threads']} thread of {machine['cores']} cores · torch {machine['torch']} · "
         f"Python {machine['python']} · commit {commit}{changed} · {machine['date']} · "
-        f"load at the start {machine['load']}"
+        f"{machine['clock']} time, load at the start {machine['load']}"
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from time import perf_counter
 
+from benchmarks.timing import Clock
 from esper.build import Laboratory, build_laboratory
 from esper.config import compose
 
@@ -20,6 +22,7 @@ class Scale:
         calls: timed calls of the observation section.
         iterations: PPO iterations.
         overrides: of the whole iteration.
+        clock: seconds so far.
     """
 
     preset: str
@@ -28,15 +31,16 @@ class Scale:
     calls: int
     iterations: int
     overrides: tuple[str, ...] = ()
+    clock: Clock = perf_counter
 
 
 # Small populations take less time per round and get more rounds: their calls are short, so noise weighs more.
 FULL = Scale(
     preset="digits",
-    hosts=((4, 15), (16, 7), (32, 5)),
+    hosts=((4, 9), (16, 5), (32, 5)),
     shapes=((4, 3), (64, 8)),
     calls=500,
-    iterations=3,
+    iterations=2,
     overrides=("instances.num_train=32",),
 )
 QUICK = Scale(preset="smoke", hosts=((2, 1),), shapes=((4, 3), (64, 8)), calls=5, iterations=1)

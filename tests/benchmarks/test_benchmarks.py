@@ -12,7 +12,7 @@ from benchmarks.__main__ import SECTIONS, main
 from benchmarks.report import BEGIN, END
 
 FIELDS = {"section", "workload", "hosts", "implementation", "median", "p95", "ratio", "unit", "rounds"}
-MACHINE = {"cpu", "cores", "threads", "torch", "python", "commit", "changed", "date", "load"}
+MACHINE = {"cpu", "cores", "clock", "threads", "torch", "python", "commit", "changed", "date", "load"}
 
 
 @pytest.fixture(scope="module")
