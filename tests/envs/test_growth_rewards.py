@@ -195,8 +195,10 @@ def test_half_alpha_pays_the_rent_of_full_alpha() -> None:
 def test_holding_for_ever_gains_nothing_that_the_bare_host_has_not() -> None:
     """At the end only FOSSILIZED modules are on, and only they are charged."""
     env = one_host(small_env(small_laboratory("env.num_epochs=8"), num_envs=2))
-    script = [waits(2, e0=GERMINATE, e1=GERMINATE), *[waits(2)] * 6, waits(2, e1=action(Op.FOSSILIZE, slot=1))]
-    holding, keeping = replay(env, script)[-1].episodes
+    replay(env, [waits(2, e0=GERMINATE, e1=GERMINATE), *[waits(2)] * 6])
+    env.population.modules[1, CONV_LIGHT].values.detach().mul_(20)  # so that nobody takes one network for the other
+    result = env.step(waits(2, e1=action(Op.FOSSILIZE, slot=1)))
+    holding, keeping = result.episodes
     instance = env.instances[0]
     assert env.twins is not None
     last = float(env.twins[instance].points[-1])
@@ -204,6 +206,11 @@ def test_holding_for_ever_gains_nothing_that_the_bare_host_has_not() -> None:
     bare, with_module = (plain_network(env, environment, kept_only=True)[0] for environment in (0, 1))
     assert env.state.stage[:, 1].tolist() == [Stage.HOLDING, Stage.FOSSILIZED]
     assert not bare.slots
+    images, labels = env.nursery.task.val.images.double(), env.nursery.task.val.labels
+    for episode, network in ((holding, bare), (keeping, with_module)):
+        hits = (network(images).argmax(dim=1) == labels).float() * weights
+        assert episode.val_accuracy == pytest.approx(float(hits.sum() / weights.sum()), abs=1e-6)
+    assert holding.val_accuracy != keeping.val_accuracy == float(result.accuracy[0])
     expected = plain_points(bare, env.nursery.task.val, weights) - last
     assert holding.episode_return == pytest.approx(expected, abs=1e-4)
     assert (holding.added_parameters, holding.num_fossilized) == (0, 0)

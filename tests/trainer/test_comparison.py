@@ -96,7 +96,7 @@ def test_summaries_are_means_and_standard_errors_over_hosts(outcomes: dict[str, 
 
 
 class Breaking(Eager):
-    """Breaks the host of environment 1 after a few steps of its first episode."""
+    """Breaks the host of environment 1 in its first episode, and again in its second."""
 
     def __init__(self, env_of: list[object]) -> None:
         super().__init__(0)
@@ -104,7 +104,7 @@ class Breaking(Eager):
 
     def act(self, view: EnvView) -> torch.Tensor:
         self._steps += 1
-        if self._steps == 4:
+        if self._steps in (4, 6):
             self._env_of[0].population.hosts.values.detach()[1, 0] = torch.nan  # type: ignore[attr-defined]
         return super().act(view)
 
@@ -113,6 +113,8 @@ def test_a_crash_is_counted_once_and_as_the_crash_it_was(laboratory: Laboratory)
     env = small_env(laboratory, measure_test=True)
     chooser: Controller = Breaking([env])
     outcome = play(chooser, env, lambda done, of: None)
+    assert outcome.episodes[1].instance == env.pool.draw(0, 1, 0), "the first of its episodes"
+    assert env.instances[1] == env.pool.draw(0, 1, 2)
     assert [episode.crashed for episode in outcome.episodes] == [False, True, False]
     assert [episode.environment for episode in outcome.episodes] == [0, 1, 2]
     assert outcome.episodes[1].episode_return < -10
