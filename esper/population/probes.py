@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
 PROBE_NAMES = ("dead_channels", "effective_rank", "log_gradient_norm", "log_first_order_gain")
 """Probes of a slot, in the order of the last axis."""
@@ -62,15 +62,14 @@ def _effective_rank(x: Tensor) -> Tensor:
 
 
 def _first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
-    height, width = x.shape[-2:]
-    padded = F.pad(x, (1, 1, 1, 1))
-    target = gradient.transpose(1, 2).flatten(2)  # (E, C, B*H*W)
-    total = x.new_zeros(x.shape[0])
-    for row in range(3):
-        for column in range(3):
-            shifted = padded[..., row : row + height, column : column + width].transpose(1, 2).flatten(2)
-            total = total + (target @ shifted.transpose(1, 2)).square().sum(dim=(1, 2))
-    return total.sqrt()
+    """Norm of the weight gradient of a 3x3 convolution with zero padding, ``[E]``; environments are groups of one."""
+    num_envs, _, channels = x.shape[:3]
+    stacked = [tensor.transpose(0, 1).flatten(1, 2) for tensor in (x, gradient)]  # (B, E*C, H, W)
+    inputs, outputs = (tensor.contiguous(memory_format=torch.channels_last) for tensor in stacked)
+    size = (num_envs * channels, channels, 3, 3)
+    weight: Tensor = conv2d_weight(inputs, size, outputs, padding=1, groups=num_envs)  # type: ignore[no-untyped-call]
+    norm: Tensor = weight.reshape(num_envs, -1).norm(dim=1)
+    return norm
 
 
 def _log_scale(norm: Tensor) -> Tensor:

@@ -1,0 +1,67 @@
+"""Slot probes say what they claim about a host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from esper.population import NUM_PROBES, probe_hosts
+from esper.population.probes import PROBE_NAMES, slot_probes
+from tests.population.growing import batch, digits_host, populate
+
+
+def probe(x: torch.Tensor, gradient: torch.Tensor) -> dict[str, float]:
+    values = slot_probes([x], [gradient])
+    assert values.shape == (len(x), 1, NUM_PROBES)
+    return dict(zip(PROBE_NAMES, values[0, 0].tolist(), strict=True))
+
+
+def test_dead_channels_are_those_that_are_zero_on_the_whole_batch() -> None:
+    x = torch.rand(1, 5, 8, 4, 4) + 0.1
+    x[:, :, 2:] = 0.0
+    x[0, 3, 7, 1, 1] = 0.5  # alive on one pixel of one sample
+    assert probe(x, torch.zeros_like(x))["dead_channels"] == pytest.approx(5 / 8)
+
+
+def test_effective_rank_is_one_over_the_channels_for_copies_and_one_for_independent_channels() -> None:
+    one = torch.randn(1, 500, 1, 4, 4)
+    assert probe(one.expand(1, 500, 8, 4, 4), one.expand(1, 500, 8, 4, 4))["effective_rank"] == pytest.approx(1 / 8)
+    independent = torch.randn(1, 2000, 8, 4, 4)
+    assert probe(independent, independent)["effective_rank"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_first_order_gain_is_the_gradient_norm_of_a_zero_convolution_at_the_slot() -> None:
+    x, gradient = torch.randn(3, 6, 8, 4, 4), torch.randn(3, 6, 8, 4, 4)
+    values = slot_probes([x], [gradient])[:, 0, PROBE_NAMES.index("log_first_order_gain")]
+    for environment in range(3):
+        conv = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        nn.init.zeros_(conv.weight)
+        (conv(x[environment]) * gradient[environment]).sum().backward()
+        assert conv.weight.grad is not None
+        expected = (conv.weight.grad.norm().log10() + 2) / 3
+        assert values[environment].item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_a_stronger_gradient_raises_the_gradient_probe_by_a_third_per_decade() -> None:
+    x, gradient = torch.randn(1, 6, 8, 4, 4), torch.randn(1, 6, 8, 4, 4)
+    gradient *= 0.01 / gradient.norm()
+    weak, strong = (probe(x, factor * gradient)["log_gradient_norm"] for factor in (1.0, 10.0))
+    assert weak == pytest.approx(0.0, abs=1e-5)
+    assert strong - weak == pytest.approx(1 / 3, abs=1e-5)
+
+
+def test_probes_stay_in_range_whatever_happens() -> None:
+    x = torch.full((2, 4, 8, 4, 4), torch.nan)
+    x[1] = torch.inf
+    assert slot_probes([x, torch.zeros_like(x)], [x, torch.zeros_like(x)]).abs().max() <= 2
+
+
+@pytest.mark.parametrize("mapping", ["loop", "vmap", "grouped", "matmul"])
+def test_a_starved_block_shows_at_its_slot_in_every_mapping(mapping: str) -> None:
+    numbers = [0, 1]  # intact, starved in block 1
+    population = populate(mapping, numbers)
+    dead = probe_hosts(population, *batch(numbers))[..., PROBE_NAMES.index("dead_channels")]
+    assert dead[1, 1].item() >= 6 / 8 > dead[0, 1].item()
+    assert dead[1, 0].item() < 6 / 8
+    assert dead.shape == (2, len(digits_host().places))
