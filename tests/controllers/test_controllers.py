@@ -86,7 +86,7 @@ def test_every_controller_is_always_legal(name: str, data: st.DataObject, seed: 
 
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
 def test_every_controller_plays_real_hosts_legally_and_the_same_twice(name: str) -> None:
-    laboratory = small_laboratory()
+    laboratory = small_laboratory("env.num_epochs=8")
     runs = []
     for _ in range(2):
         results = play_episode(small_env(laboratory), controller(laboratory, name))
@@ -98,24 +98,25 @@ def test_every_controller_plays_real_hosts_legally_and_the_same_twice(name: str)
 @pytest.mark.parametrize("name", sorted(set(CONTROLLERS) - {"random"}))  # whose draws are one stream for all
 def test_resetting_some_environments_starts_them_anew_and_leaves_the_others(name: str) -> None:
     """After a reset an environment gets what a new controller would give it; the others get what they would have."""
-    worlds = [Simulated(2, fits_all(3), DIGITS) for _ in range(2)]
-    controllers = [build(name, 2, 3, deterministic=True) for _ in range(2)]
+    which = torch.arange(8) < 4
+    worlds = [Simulated(8, fits_all(3), DIGITS) for _ in range(2)]
+    controllers = [build(name, 8, 3, deterministic=True) for _ in range(2)]
     for world, each in zip(worlds, controllers, strict=True):
         world.play(each, 9)
     reset = controllers[0]
-    reset.reset(torch.tensor([True, False]))
-    for _ in range(6):
-        actions = [each.act(world.view()) for world, each in zip(worlds, controllers, strict=True)]
-        assert torch.equal(actions[0][1], actions[1][1])
-        worlds[0].step(actions[0])
-        worlds[1].step(torch.stack([actions[0][0], actions[1][1]]))
-    reset.reset(torch.tensor([True, False]))
-    fresh, blank = build(name, 2, 3, deterministic=True), Simulated(2, fits_all(3), DIGITS)
-    fresh.reset(torch.tensor([True, True]))
-    for _ in range(6):
-        actions = [each.act(blank.view()) for each in (reset, fresh)]
-        assert torch.equal(actions[0][0], actions[1][0])
-        blank.step(actions[1])
+    reset.reset(which)
+    for _ in range(8):
+        some, all_ = (each.act(world.view()) for world, each in zip(worlds, controllers, strict=True))
+        assert torch.equal(some[4:], all_[4:])
+        worlds[0].step(some)
+        worlds[1].step(torch.cat([some[:4], all_[4:]]))
+    reset.reset(which)
+    fresh, blank = build(name, 8, 3, deterministic=True), Simulated(8, fits_all(3), DIGITS)
+    fresh.reset(torch.ones(8, dtype=torch.bool))
+    for _ in range(8):
+        some, new = (each.act(blank.view()) for each in (reset, fresh))
+        assert torch.equal(some[:4], new[:4])
+        blank.step(new)
 
 
 def test_an_unknown_controller_is_refused_with_the_choices() -> None:

@@ -188,7 +188,7 @@ def test_a_timeline_is_the_episode_of_one_environment(recorded: Recorded) -> Non
     assert env.twins is not None
     for environment in range(3):
         timeline = timelines.timeline(env, environment, "eager")
-        assert torch.equal(timeline.stages, torch.stack([r.transitions.after[environment] for _, _, r in steps]))
+        assert torch.equal(timeline.stages, torch.stack([r.transitions.before[environment] for _, _, r in steps]))
         assert torch.equal(timeline.val_accuracy, torch.stack([r.accuracy[environment] for _, _, r in steps]))
         assert timeline.twin_accuracy is not None
         assert torch.equal(timeline.twin_accuracy, env.twins[env.instances[environment]].accuracy)
