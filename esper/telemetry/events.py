@@ -1,7 +1,7 @@
 """Typed events. Each is a frozen record of plain values with a ``kind`` and the least level at which it is kept.
 
 ``environment`` is an index into the vector environment, ``iteration`` a PPO iteration from 1, ``epoch`` a host epoch
-within an episode from 0. Stages, ops, gates and blueprints are given by name. Events carry no times, so that two runs
+within an episode from 1. Stages, ops, gates and blueprints are given by name. Events carry no times, so that two runs
 with one seed write equal event files.
 """
 
