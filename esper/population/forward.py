@@ -113,7 +113,7 @@ def _grow(network: Network, slot: int, plan: SlotPlan, features: Features | None
         y = mapping.join([y_runs[run] for run in blend.runs])
         standing = mapping.blend(x, y, blend.alpha, blend.algorithm, _gate(network, slot, blend, x))
         if blend.flow == Flow.STRAIGHT:
-            features = mapping.add(features, blend.rows, standing, mapping.detach(standing))
+            features = mapping.straight_through(features, blend.rows, standing)
         elif blend.flow == Flow.ISOLATED:
             features = mapping.add(features, blend.rows, standing, x)
         else:

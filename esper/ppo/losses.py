@@ -13,6 +13,9 @@ from torch import Tensor
 
 RATIOS = ("joint", "per_head")
 
+MIN_VARIANCE = 1e-8
+"""Variance of returns below which a share of it says nothing."""
+
 
 def advantage_moments(advantages: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
     """Count and sum over choice steps, ``float64 []`` each: what ranks add up to know the mean."""
@@ -123,10 +126,10 @@ def entropy_bonus(entropy: Tensor, multipliers: Tensor, choice: Tensor) -> Tenso
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float | None:
-    """1 - Var(returns - values) / Var(returns) of two ``[n]``; ``None`` for none, or where returns do not vary."""
-    if returns.numel() == 0 or bool(returns.max() == returns.min()):
-        return None
+    """1 - Var(returns - values) / Var(returns) of two ``[n]``; ``None`` for none, or where returns hardly vary."""
     returns = returns.double()
+    if returns.numel() == 0 or float(returns.var(correction=0)) < MIN_VARIANCE:
+        return None
     return 1 - float((returns - values.double()).var(correction=0) / returns.var(correction=0))
 
 

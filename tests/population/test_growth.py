@@ -166,15 +166,17 @@ def test_developing_modules_of_one_host_do_not_see_each_other() -> None:
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-12)
 
 
-def test_a_non_finite_module_ends_nothing_but_itself() -> None:
+@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_non_finite_module_ends_nothing_but_itself(mapping: str, incubation: str) -> None:
     sites = [(0, 1, CNN_BLUEPRINTS[0], BlendAlgorithm.ADD), (1, 1, CNN_BLUEPRINTS[0], BlendAlgorithm.ADD)]
-    population, healthy = populate("grouped", range(2), sites), populate("grouped", range(2), sites)
+    population, healthy = populate(mapping, range(2), sites), populate(mapping, range(2), sites)
     with torch.no_grad():
         population.modules[1, CNN_BLUEPRINTS[0]].values[0, 0] = torch.nan
     stage = nothing(2)
     stage.developing[:, 1] = True
-    train(population, stage)
-    train(healthy, stage)
+    train(population, stage, incubation=incubation)
+    train(healthy, stage, incubation=incubation)
     assert torch.equal(population.hosts.values, healthy.hosts.values)
     assert population.finite().tolist() == [[True, False, True], [True, True, True]]
     ours, theirs = (one.modules[1, CNN_BLUEPRINTS[0]] for one in (population, healthy))

@@ -99,6 +99,12 @@ class Mapping(Protocol):
     def add(self, features: Features, rows: Index, plus: Features, minus: Features) -> Features:
         """Features with ``plus - minus`` added at some distinct rows."""
 
+    def straight_through(self, features: Features, rows: Index, standing: Features) -> Features:
+        """Features whose values are unchanged, while gradients at some distinct rows also reach ``standing``.
+
+        A value of ``standing`` that is not finite passes no gradient and does no harm.
+        """
+
     def detach(self, features: Features) -> Features:
         """The same features without history."""
 

@@ -81,6 +81,12 @@ class LoopMapping:
             summed[row] = features[row] + (a - b)
         return summed
 
+    def straight_through(self, features: list[Tensor], rows: Index, standing: list[Tensor]) -> list[Tensor]:
+        passed = list(features)
+        for row, x in zip(rows.items, standing, strict=True):
+            passed[row] = features[row] + (x - x.detach()).nan_to_num(0.0)
+        return passed
+
     def detach(self, features: list[Tensor]) -> list[Tensor]:
         return [row.detach() for row in features]
 

@@ -43,6 +43,9 @@ class StackedFeatures:
     def add(self, features: Tensor, rows: Index, plus: Tensor, minus: Tensor) -> Tensor:
         return features.index_add(self.row_axis, rows.tensor, plus - minus)
 
+    def straight_through(self, features: Tensor, rows: Index, standing: Tensor) -> Tensor:
+        return features.index_add(self.row_axis, rows.tensor, (standing - standing.detach()).nan_to_num(0.0))
+
     def detach(self, features: Tensor) -> Tensor:
         return features.detach()
 
