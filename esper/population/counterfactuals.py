@@ -20,7 +20,10 @@ from esper.population.mapping import Features
 from esper.population.plan import FROM_INPUT, Flow, Rows, build_plan
 from esper.population.population import Population
 
-EVALUATION_BATCH = 256
+EVALUATION_ELEMENTS = 1 << 20
+"""Input numbers of all hosts together in one evaluation batch: few calls for tiny images, bounded memory for others."""
+
+MIN_EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +89,7 @@ def evaluate(
         sums += weighted_sums(mapping.unpack(logits), labels, counted)
 
     with torch.no_grad():
-        for begin in range(0, len(samples.labels), EVALUATION_BATCH):
-            batch = slice(begin, begin + EVALUATION_BATCH)
+        for batch in _batches(samples, population.num_envs):
             entry = mapping.share(samples.images[batch].to(dtype), population.num_envs)
             result = run(network, main, values, entry=entry)
             add(main_sums, result.logits, samples.labels[batch], weights[:, batch])
@@ -99,6 +101,12 @@ def evaluate(
     if other is None or other_sums is None:
         return scores, None
     return scores, _scores(other_sums, totals[other.hosts.tensor])
+
+
+def _batches(samples: Samples, num_envs: int) -> list[slice]:
+    """Consecutive slices that cover every sample."""
+    size = max(MIN_EVALUATION_BATCH, EVALUATION_ELEMENTS // (num_envs * samples.images[0].numel()))
+    return [slice(begin, begin + size) for begin in range(0, len(samples.labels), size)]
 
 
 def _scores(sums: Tensor, totals: Tensor) -> Scores:

@@ -90,16 +90,29 @@ def _conv(name: str, layer: nn.Conv2d, argument: Step) -> Step:
         x = argument(values, parameters, num_rows)
         weight = parameters[f"{name}.weight"]
         options = (layer.stride, layer.padding, layer.dilation)
+        if layer.kernel_size == layer.stride == (1, 1) and layer.padding == (0, 0) and layer.groups == 1:
+            return _with_bias(_pointwise(x, weight), name, parameters)
         taps, size = _taps(tuple(x.shape[-2:]), layer.kernel_size, *options, x.device, x.dtype)
         if taps.shape[1] * weight[0].shape[0] * weight[0].shape[1] <= MAX_MATRIX:
             out = _as_product(x, weight, taps, size, layer.groups)
         else:
             out = _as_convolution(x, weight, layer, num_rows)
-        if layer.bias is not None:
-            out = out + parameters[f"{name}.bias"][:, None, :, None, None]
-        return out
+        return _with_bias(out, name, parameters)
 
     return step
+
+
+def _with_bias(out: Tensor, name: str, parameters: Parameters) -> Tensor:
+    bias = parameters.get(f"{name}.bias")
+    return out if bias is None else out + bias[:, None, :, None, None]
+
+
+def _pointwise(x: Tensor, weight: Tensor) -> Tensor:
+    """A 1x1 convolution mixes channels only: its matrix is the weight, the pixels are more samples."""
+    num_rows, batch, channels, height, width = x.shape
+    pixels = x.transpose(1, 2).reshape(num_rows, channels, -1)
+    out = torch.bmm(weight.flatten(2), pixels)
+    return out.view(num_rows, -1, batch, height, width).transpose(1, 2)
 
 
 def _as_product(x: Tensor, weight: Tensor, taps: Tensor, size: tuple[int, int], groups: int) -> Tensor:
@@ -148,8 +161,9 @@ def _flatten(name: str, layer: nn.Flatten, argument: Step) -> Step:
 
 def _pool(name: str, layer: nn.Module, argument: Step) -> Step:
     def pool(x: Tensor) -> Tensor:
-        out: Tensor = layer(x.flatten(0, 1))
-        return out.view(*x.shape[:2], *out.shape[1:])
+        # Channels-last, because max pooling of tiny maps in rows of channels is several times slower.
+        out: Tensor = layer(x.flatten(0, 1).contiguous(memory_format=torch.channels_last))
+        return out.reshape(*x.shape[:2], *out.shape[1:])
 
     return elementwise(pool, [argument], lambda x: x)
 
