@@ -15,8 +15,9 @@ from esper.config.root import Config
 from esper.controllers import PlannedGermination
 from esper.devices import resolve_device
 from esper.envs.features import continuous_features, num_features
-from esper.envs.growth import EnvSettings, GrowthEnv
+from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
+from esper.envs.records import EnvSettings
 from esper.envs.rewards import reward_family
 from esper.envs.twins import HostTraining, Nursery, TwinCache
 from esper.hosts import SegmentedHost, build_host

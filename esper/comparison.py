@@ -14,7 +14,8 @@ from torch import Tensor
 from esper.actions import OP_WAIT
 from esper.build import Laboratory
 from esper.controllers import Controller, ControllerContext, build_controller
-from esper.envs.growth import EpisodeRecord, GrowthEnv
+from esper.envs.growth import GrowthEnv
+from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
 from esper.recording import OpCounts, TimelineRecorder

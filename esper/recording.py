@@ -12,8 +12,9 @@ from torch import Tensor
 
 from esper.actions import NUM_OPS, OP_NAMES, OP_WAIT, Head
 from esper.blueprints import blueprint_ids
-from esper.envs.growth import EpisodeRecord, GrowthEnv, StepResult
+from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
+from esper.envs.records import EpisodeRecord, StepResult
 from esper.lifecycle import NUM_STAGES, STAGE_NAMES
 from esper.telemetry.events import EpisodeEnded, GateEvaluated, HostCrashed, LastAction, StageChanged
 from esper.telemetry.hub import TelemetryHub

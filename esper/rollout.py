@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.envs.growth import GrowthEnv, StepResult
+from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
+from esper.envs.records import StepResult
 from esper.policy import GrowthPolicy, Hidden, Normaliser
 from esper.ppo import RolloutBuffer
 

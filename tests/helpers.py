@@ -13,8 +13,9 @@ from esper.actions import NUM_HEADS, Head, Op, Tempo
 from esper.build import Laboratory, build_laboratory
 from esper.config import compose
 from esper.controllers import Controller, ControllerContext, RandomLegal, build_controller
-from esper.envs.growth import EnvView, GrowthEnv, StepResult
+from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
+from esper.envs.records import EnvView, StepResult
 from esper.envs.twins import Nursery, TwinCache
 from esper.hosts import SegmentedHost
 from esper.lifecycle import Stage

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from esper.actions import NUM_HEADS, AlphaTarget, Head, Op, Style, Tempo
-from esper.envs.growth import EnvView
+from esper.envs.records import EnvView
 
 
 class Controller(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from esper.envs.growth import EnvView
+from esper.envs.records import EnvView
 from esper.policy import GrowthPolicy, Normaliser
 
 

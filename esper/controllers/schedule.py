@@ -10,7 +10,7 @@ from torch import Tensor
 
 from esper.actions import OP_FOSSILIZE, OP_GERMINATE, Op
 from esper.controllers.base import germinate, on_slot, waiting
-from esper.envs.growth import EnvView
+from esper.envs.records import EnvView
 
 
 @dataclass(frozen=True, slots=True)

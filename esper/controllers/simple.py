@@ -7,7 +7,7 @@ from torch import Tensor
 
 from esper.actions import OP_WAIT, canonical, head_sizes
 from esper.controllers.base import waiting
-from esper.envs.growth import EnvView
+from esper.envs.records import EnvView
 
 
 class Never:

@@ -9,8 +9,6 @@ Axis legend: E = environments, S = slots, B = blueprints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 import torch
@@ -20,6 +18,7 @@ from esper.actions import BlendAlgorithm, Head
 from esper.envs.history import HostHistory
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.observations import Observation, observe
+from esper.envs.records import EnvSettings, EnvView, EpisodeRecord, StepResult
 from esper.envs.rewards import Potential, RewardFamily, RewardInputs, charged_parameters, rent, total
 from esper.envs.twins import Nursery, TwinCache
 from esper.lifecycle import (
@@ -28,7 +27,6 @@ from esper.lifecycle import (
     SeedReport,
     SlotState,
     Stage,
-    Transitions,
     apply_actions,
     legal,
     record_contributions,
@@ -50,102 +48,6 @@ from esper.population import (
     valuate,
 )
 from esper.rng import generator
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvSettings:
-    """Plain numbers of the environment.
-
-    Attributes:
-        incubation: ``auxiliary`` or ``straight_through``.
-        isolate_until_fossilized: keep gradients through blended modules out of the host until they are FOSSILIZED.
-        pairs_every: epochs between measurements of pair interactions of three modules or more; 0 is never.
-        gamma: discount under which rewards telescope.
-        rent_weight, rent_kind: see :func:`esper.envs.rewards.rent`.
-        crash_penalty: points.
-        reward_scale: fixed factor on rewards.
-        param_budget: added parameters, as a multiple of the host's, at which that feature is 1.
-        slot_probes: whether observations end with slot probes.
-        contribution_decay: freshness lost per epoch since a contribution was measured.
-    """
-
-    incubation: str = "auxiliary"
-    isolate_until_fossilized: bool = False
-    pairs_every: int = 5
-    gamma: float = 1.0
-    rent_weight: float = 3.0
-    rent_kind: str = "linear"
-    crash_penalty: float = 10.0
-    reward_scale: float = 0.1
-    param_budget: float = 4.0
-    slot_probes: bool = True
-    contribution_decay: float = 0.995
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeRecord:
-    """How an episode ended.
-
-    Attributes:
-        environment: which.
-        instance: what it grew.
-        episode_return: sum of unscaled rewards discounted by gamma, in points.
-        val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked
-            for.
-        added_parameters: of the FOSSILIZED modules.
-        num_fossilized: how many.
-        crashed: the host's loss was not finite.
-    """
-
-    environment: int
-    instance: Instance
-    episode_return: float
-    val_accuracy: float
-    test_accuracy: float | None
-    added_parameters: int
-    num_fossilized: int
-    crashed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """One step of all environments.
-
-    Attributes:
-        observation: the true next one, before any reset.
-        reward: ``float32 [E]``, scaled.
-        components: named parts of the unscaled reward, ``float64 [E]`` each.
-        terminated: ``bool [E]``, the episode is over (its last epoch, or a crash). A full episode is a terminal state,
-            so nothing is ever truncated.
-        stages_before: ``int64 [E, S]`` before the action.
-        blueprints: ``int64 [E, S]`` that the slot held before or after the action, -1 for none.
-        applied, transitions: what the action and the rules did.
-        epochs: ``int64 [E]``, host epoch just trained, from 1.
-        accuracy: ``float64 [E]`` val accuracy at the present alphas.
-        episodes: records of the episodes that ended.
-    """
-
-    observation: Observation
-    reward: Tensor
-    components: dict[str, Tensor]
-    terminated: Tensor
-    stages_before: Tensor
-    blueprints: Tensor
-    applied: Applied
-    transitions: Transitions
-    epochs: Tensor
-    accuracy: Tensor
-    episodes: tuple[EpisodeRecord, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvView:
-    """What a controller may look at. The state is the environment's own: read only."""
-
-    observation: Observation
-    state: SlotState
-    history: HostHistory
-    slot_ids: tuple[str, ...]
 
 
 class GrowthEnv:
@@ -429,8 +331,3 @@ class GrowthEnv:
         first = self.nursery.order(self.instances, self.history.epoch.tolist())[:, :batch].to(self.population.device)
         probes = probe_hosts(self.population, task.train.images[first], task.train.labels[first])
         self._probes = probes if self._probes is None else torch.where(fresh[:, None, None], probes, self._probes)
-
-
-def never_accuracy(twins: TwinCache, instances: Sequence[Instance]) -> float:
-    """Mean final val accuracy of never-grown twins, 0 to 1."""
-    return sum(float(twins[instance].accuracy[-1]) for instance in instances) / len(instances)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from esper.actions import NUM_BLUEPRINTS, Head
 from esper.controllers import Controller
-from esper.envs.growth import EnvView
 from esper.envs.history import HostHistory
 from esper.envs.observations import Observation, observe
+from esper.envs.records import EnvView
 from esper.lifecycle import (
     Applied,
     GrowthRules,

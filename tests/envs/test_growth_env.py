@@ -12,8 +12,8 @@ from torch import Tensor
 from esper.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed, Head, Op, head_sizes
 from esper.build import Laboratory
 from esper.envs.features import BASE_INDEX, feature_table
-from esper.envs.growth import StepResult
 from esper.envs.instances import InstancePool
+from esper.envs.records import StepResult
 from esper.lifecycle import Stage
 from esper.population import MAPPINGS, NUM_PROBES
 

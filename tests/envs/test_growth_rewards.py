@@ -19,8 +19,9 @@ from helpers import (
 from torch import Tensor
 
 from esper.actions import AlphaSpeed, AlphaTarget, Op
-from esper.envs.growth import GrowthEnv, StepResult
+from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
+from esper.envs.records import StepResult
 from esper.envs.rewards import total
 from esper.lifecycle import Stage
 from esper.population import MAPPINGS

@@ -10,7 +10,7 @@ from esper.actions import OP_WAIT
 from esper.build import Laboratory
 from esper.comparison import Outcome, compare, paired_difference, play
 from esper.controllers import Controller
-from esper.envs.growth import EnvView
+from esper.envs.records import EnvView
 from esper.envs.twins import TwinCache
 
 CONTROLLERS = ("learned", "heuristic", "schedule", "random", "never")

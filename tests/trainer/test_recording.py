@@ -11,8 +11,9 @@ from torch import Tensor
 
 from esper.actions import OP_NAMES, OP_WAIT, Head
 from esper.build import Laboratory
-from esper.envs.growth import GrowthEnv, StepResult
+from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
+from esper.envs.records import StepResult
 from esper.envs.rewards import total
 from esper.lifecycle import STAGE_NAMES
 from esper.recording import IterationRecorder, OpCounts, TimelineRecorder

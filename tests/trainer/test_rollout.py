@@ -12,8 +12,9 @@ from torch import Tensor
 from esper.actions import ActionMasks
 from esper.build import Laboratory
 from esper.envs.features import BASE_INDEX
-from esper.envs.growth import GrowthEnv, StepResult
+from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
+from esper.envs.records import StepResult
 from esper.policy import GrowthPolicy, Hidden, Normaliser
 from esper.ppo import RolloutBuffer
 from esper.rollout import Carry, collect

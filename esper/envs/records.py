@@ -1,0 +1,111 @@
+"""What the growth environment takes and gives: plain numbers in, records of steps and episodes out.
+
+Axis legend: E = environments, S = slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from esper.envs.history import HostHistory
+from esper.envs.instances import Instance
+from esper.envs.observations import Observation
+from esper.lifecycle import Applied, SlotState, Transitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSettings:
+    """Plain numbers of the environment.
+
+    Attributes:
+        incubation: ``auxiliary`` or ``straight_through``.
+        isolate_until_fossilized: keep gradients through blended modules out of the host until they are FOSSILIZED.
+        pairs_every: epochs between measurements of pair interactions of three modules or more; 0 is never.
+        gamma: discount under which rewards telescope.
+        rent_weight, rent_kind: see :func:`esper.envs.rewards.rent`.
+        crash_penalty: points.
+        reward_scale: fixed factor on rewards.
+        param_budget: added parameters, as a multiple of the host's, at which that feature is 1.
+        slot_probes: whether observations end with slot probes.
+        contribution_decay: freshness lost per epoch since a contribution was measured.
+    """
+
+    incubation: str = "auxiliary"
+    isolate_until_fossilized: bool = False
+    pairs_every: int = 5
+    gamma: float = 1.0
+    rent_weight: float = 3.0
+    rent_kind: str = "linear"
+    crash_penalty: float = 10.0
+    reward_scale: float = 0.1
+    param_budget: float = 4.0
+    slot_probes: bool = True
+    contribution_decay: float = 0.995
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRecord:
+    """How an episode ended.
+
+    Attributes:
+        environment: which.
+        instance: what it grew.
+        episode_return: sum of unscaled rewards discounted by gamma, in points.
+        val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked
+            for.
+        added_parameters: of the FOSSILIZED modules.
+        num_fossilized: how many.
+        crashed: the host's loss was not finite.
+    """
+
+    environment: int
+    instance: Instance
+    episode_return: float
+    val_accuracy: float
+    test_accuracy: float | None
+    added_parameters: int
+    num_fossilized: int
+    crashed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One step of all environments.
+
+    Attributes:
+        observation: the true next one, before any reset.
+        reward: ``float32 [E]``, scaled.
+        components: named parts of the unscaled reward, ``float64 [E]`` each.
+        terminated: ``bool [E]``, the episode is over (its last epoch, or a crash). A full episode is a terminal state,
+            so nothing is ever truncated.
+        stages_before: ``int64 [E, S]`` before the action.
+        blueprints: ``int64 [E, S]`` that the slot held before or after the action, -1 for none.
+        applied, transitions: what the action and the rules did.
+        epochs: ``int64 [E]``, host epoch just trained, from 1.
+        accuracy: ``float64 [E]`` val accuracy at the present alphas.
+        episodes: records of the episodes that ended.
+    """
+
+    observation: Observation
+    reward: Tensor
+    components: dict[str, Tensor]
+    terminated: Tensor
+    stages_before: Tensor
+    blueprints: Tensor
+    applied: Applied
+    transitions: Transitions
+    epochs: Tensor
+    accuracy: Tensor
+    episodes: tuple[EpisodeRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvView:
+    """What a controller may look at. The state is the environment's own: read only."""
+
+    observation: Observation
+    state: SlotState
+    history: HostHistory
+    slot_ids: tuple[str, ...]
