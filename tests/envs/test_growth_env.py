@@ -326,7 +326,7 @@ def test_observations_stay_in_range_for_every_number_of_slots(num_slots: int) ->
 
 def test_probes_name_the_starved_place_from_the_reset_on() -> None:
     """Two of eight channels are alive in a starved block, so three quarters are dead at its slot, and there only."""
-    env = small_env(small_laboratory("env.num_epochs=3"), families=["starved_1"])
+    env = small_env(small_laboratory("env.num_epochs=3", "instances.alive_channels=2"), families=["starved_1"])
     dead = [feature.index for feature in feature_table(3, NUM_PROBES) if feature.name.endswith("dead_channels")]
     observation = env.reset()
     for _ in range(3):
