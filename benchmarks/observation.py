@@ -22,6 +22,9 @@ from esper.population import NUM_PROBES
 SECTION = "observation"
 FLOOR = "bare training step"
 
+BLOCK = 20
+"""Calls timed together: single ones would measure the caches that the contender before them left."""
+
 
 def run(scale: Scale) -> list[Record]:
     """One record per shape for the observation, the masks, and a bare host's training step."""
@@ -32,11 +35,26 @@ def run(scale: Scale) -> list[Record]:
     found = []
     for num_envs, num_slots in scale.shapes:
         observation, masks = _calls(num_envs, num_slots)
-        contenders = {FLOOR: lambda: bare.step(batch), "observation": observation, "masks": masks}
-        seconds = interleave(contenders, scale.calls, warmup=max(1, scale.calls // 10), clock=scale.clock)
+        calls: dict[str, Callable[[], object]] = {
+            FLOOR: lambda: bare.step(batch),
+            "observation": observation,
+            "masks": masks,
+        }
+        contenders = {name: _block(call) for name, call in calls.items()}
+        rounds = max(2, scale.calls // BLOCK)
+        blocks = interleave(contenders, rounds, warmup=1, clock=scale.clock)
+        seconds = {name: [block / BLOCK for block in times] for name, times in blocks.items()}
         workload = f"{num_envs} x {num_slots} slots"
         found += records(seconds, section=SECTION, workload=workload, hosts=num_envs, floor=FLOOR)
     return found
+
+
+def _block(call: Callable[[], object]) -> Callable[[], None]:
+    def block() -> None:
+        for _ in range(BLOCK):
+            call()
+
+    return block
 
 
 def _calls(num_envs: int, num_slots: int) -> tuple[Callable[[], object], Callable[[], object]]:
