@@ -1,0 +1,44 @@
+"""The action tables say what the enums say."""
+
+from __future__ import annotations
+
+import torch
+
+from esper import actions
+from esper.actions import AlphaSpeed, BlendAlgorithm, Head, Op, Style, describe, head_sizes, relevance
+
+
+def test_lookup_tables_equal_the_enums() -> None:
+    for names, enum in (
+        (actions.OP_NAMES, Op),
+        (actions.STYLE_NAMES, Style),
+        (actions.TEMPO_NAMES, actions.Tempo),
+        (actions.ALPHA_SPEED_NAMES, AlphaSpeed),
+        (actions.ALPHA_CURVE_NAMES, actions.AlphaCurve),
+    ):
+        assert list(names) == [member.name for member in enum]
+    assert list(actions.BLUEPRINT_IDS) == [member.name.lower() for member in actions.Blueprint]
+    assert [member.name.lower() for member in Head] == list(actions.HEADS)
+    assert head_sizes(3) == (6, 3, 13, 4, 3, 3, 4, 5)
+    assert (actions.TEMPO_EPOCHS, actions.ALPHA_SPEED_EPOCHS) == ((3, 5, 8), (0, 3, 5, 8))
+    assert actions.ALPHA_TARGETS == (0.5, 0.7, 1.0)
+    for style, algorithm in zip(Style, actions.STYLE_ALGORITHMS, strict=True):
+        assert BlendAlgorithm(algorithm).name == style.name.split("_")[1]
+
+
+def test_the_tensor_of_heads_and_the_record_agree_for_every_op() -> None:
+    for op in Op:
+        row = [int(op), 0, 1, 0, 0, 0, int(AlphaSpeed.FAST), 1]
+        matters = relevance(torch.tensor(op), torch.tensor(0.5), torch.tensor(AlphaSpeed.FAST)).tolist()
+        record = describe(row, 0.5, ["r0c0"])
+        assert [getattr(record, head) is not None for head in actions.HEADS] == matters
+        assert [head in actions.OP_HEADS[op] for head in Head] == matters
+
+
+def test_speed_and_curve_matter_only_where_they_change_something() -> None:
+    cull = torch.full((3,), int(Op.CULL))
+    alpha = torch.tensor([0.0, 0.5, 0.5])
+    speed = torch.tensor([AlphaSpeed.FAST, AlphaSpeed.INSTANT, AlphaSpeed.FAST])
+    found = relevance(cull, alpha, speed)
+    assert found[:, Head.ALPHA_SPEED].tolist() == [False, True, True]
+    assert found[:, Head.ALPHA_CURVE].tolist() == [False, False, True]
