@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from esper.blueprints import blueprint_ids
-from esper.config.checks import at_least, distinct, known, positive, within
+from esper.config.checks import at_least, distinct, positive, within
 
 
 class Mapping(StrEnum):
@@ -207,8 +206,6 @@ class SlotsConfig:
         positive("slots.param_budget", self.param_budget)
         if self.blueprints is not None:
             distinct("slots.blueprints", self.blueprints)
-            for blueprint in self.blueprints:
-                known("slots.blueprints", blueprint, blueprint_ids())
 
 
 @dataclass(kw_only=True, slots=True)

@@ -62,5 +62,7 @@ def _check_host(config: Config) -> None:
 
 def _check_fits(key: str, blueprint: str, family: str, offered: Iterable[str]) -> None:
     names = list(offered)
+    if blueprint not in blueprint_ids():
+        known(key, blueprint, names)
     if blueprint not in names:
         raise ValueError(f"{key}: {blueprint!r} does not fit this {family} host; choose from {', '.join(names)}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from esper.blueprints import blueprint_ids
-from esper.config.checks import at_least, at_most, distinct, known
+from esper.config.checks import at_least, at_most, distinct
 from esper.config.growth import (
     CounterfactualConfig,
     EnvConfig,
@@ -68,7 +67,6 @@ class EvaluationConfig:
         for name, step in self.schedule.items():
             at_least(f"evaluation.schedule.{name}.epoch", step.epoch, 0)
             at_least(f"evaluation.schedule.{name}.slot", step.slot, 0)
-            known(f"evaluation.schedule.{name}.blueprint", step.blueprint, blueprint_ids())
 
 
 @dataclass(kw_only=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,6 +147,19 @@ def test_a_folder_that_cannot_be_made_ends_in_one_line(
     code, err, runs = esper(*words)
     assert (code, runs) == (1, [])
     assert err.startswith("error: cannot write to file/x (Not a directory): choose another place with hydra.run.dir=")
+    assert err.count("\n") == 1
+
+
+def test_a_refusal_of_the_file_system_ends_in_one_line(
+    esper: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    code, err, runs = esper("+preset=smoke", "name=mine")
+    assert (code, runs) == (1, [])
+    assert err.startswith("error: cannot write to outputs/mine (Permission denied): choose another place")
     assert err.count("\n") == 1
 
 

@@ -24,7 +24,15 @@ def test_presets_pass(preset: str) -> None:
         (["evaluation.controllers=[lerned]"], "evaluation.controllers: unknown 'lerned' (did you mean 'learned'?)"),
         (["slots.num_slots=9"], "slots.num_slots=9 asks for more places than there are; the host has 3: r0c0, r0c1"),
         (["slots.ids=[r0c0,r0c1,r0c7]"], "slots.ids: no such place for a slot: r0c7; the host has 3: r0c0, r0c1, r0c2"),
+        (
+            ["evaluation.schedule.first.blueprint=x"],
+            "evaluation.schedule.first.blueprint: unknown 'x'; choose from conv_light, attention",
+        ),
         (["slots.blueprints=[lora]"], "slots.blueprints: 'lora' does not fit this cnn host; choose from conv_light"),
+        (
+            ["slots.blueprints=[conv_lite]"],
+            "slots.blueprints: unknown 'conv_lite' (did you mean 'conv_light'?); choose from conv_light, attention",
+        ),
         (["evaluation.schedule.first.blueprint=mlp"], "evaluation.schedule.first.blueprint: 'mlp' does not fit"),
         (["instances.num_few_classes=11"], "instances.num_few_classes must be at most 10 (classes of the task), got"),
         (["devices=99"], "devices=99 is not there; visible: cpu"),
