@@ -13,7 +13,7 @@ from esper.blueprints import blueprint_ids, compatible
 from esper.config.growth import IsolateUntil
 from esper.config.root import Config
 from esper.controllers import PlannedGermination
-from esper.devices import resolve_device
+from esper.devices import resolve_devices, spread
 from esper.envs.features import continuous_features, num_features
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
@@ -25,6 +25,7 @@ from esper.lifecycle import GrowthRules
 from esper.policy import GrowthPolicy, Normaliser
 from esper.population import NUM_PROBES, Population, build_mapping
 from esper.ppo import PPOSettings
+from esper.ranks import ALONE, Ranks
 from esper.rng import derive_seed
 from esper.slots import select_slots
 from esper.tasks import TaskData, load_task
@@ -34,9 +35,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laboratory:
-    """What every environment of a run shares: data, host, slots, instances."""
+    """What every environment of one rank shares: data, host, slots, instances."""
 
     config: Config
+    ranks: Ranks
     device: torch.device
     task: TaskData
     host: SegmentedHost
@@ -63,16 +65,20 @@ class Laboratory:
         )
         return InstancePool(whole.instances[:count])
 
+    def share(self, count: int) -> range:
+        """Which of ``count`` environments of all ranks are this rank's."""
+        return spread(count, self.ranks.size)[self.ranks.rank]
+
     def twins(self, num_envs: int, progress: Progress) -> TwinCache:
         """A cache of never-grown twins for environments stacked ``num_envs`` high."""
         return TwinCache(self.nursery, lambda: self.population(num_envs), progress)
 
     def env(
-        self, num_envs: int, pool: InstancePool, twins: TwinCache | None, *, run_seed: int, measure_test: bool
+        self, share: range, pool: InstancePool, twins: TwinCache | None, *, run_seed: int, measure_test: bool
     ) -> GrowthEnv:
-        """A growth environment over a pool of instances."""
+        """A growth environment over a pool of instances, for this rank's share of all environments."""
         return GrowthEnv(
-            self.population(num_envs),
+            self.population(len(share)),
             self.nursery,
             pool,
             twins=twins,
@@ -81,6 +87,7 @@ class Laboratory:
             compatible=self.compatible,
             settings=_env_settings(self.config),
             run_seed=run_seed,
+            first=share.start,
             measure_test=measure_test,
         )
 
@@ -115,13 +122,14 @@ class Laboratory:
         ]
 
 
-def build_laboratory(config: Config) -> Laboratory:
-    """Load the data and build what environments share.
+def build_laboratory(config: Config, ranks: Ranks = ALONE) -> Laboratory:
+    """Load the data onto this rank's device and build what its environments share.
 
     Raises:
-        ValueError: an unknown name, or more slots than the host offers.
+        ValueError: an unknown name, more slots than the host offers, or too few environments for the ranks.
     """
-    device = resolve_device(config.devices)
+    config.check_shares(ranks.size)
+    device = resolve_devices(config.devices, ranks.local_size)[ranks.local_rank]
     task = load_task(config.task.name, device)
     host = build_host(
         config.host.name,
@@ -150,6 +158,7 @@ def build_laboratory(config: Config) -> Laboratory:
     )
     return Laboratory(
         config=config,
+        ranks=ranks,
         device=device,
         task=task,
         host=host,

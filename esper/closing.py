@@ -9,6 +9,7 @@ from rich.console import Console
 from esper.build import Laboratory
 from esper.comparison import Outcome, paired_difference
 from esper.config.root import Console as ConsoleMode
+from esper.members import Member
 from esper.runs import RunFolder, environment_info
 from esper.telemetry.plots import learning_curve, op_mix
 from esper.telemetry.records import read_jsonl
@@ -20,7 +21,12 @@ LEARNED = "learned"
 
 
 def closing_report(
-    laboratory: Laboratory, folder: RunFolder, outcomes: Sequence[Outcome], *, wall_seconds: float
+    laboratory: Laboratory,
+    folder: RunFolder,
+    outcomes: Sequence[Outcome],
+    members: Sequence[Member],
+    *,
+    wall_seconds: float,
 ) -> None:
     """Draw, write and print what came out of a run."""
     config = laboratory.config
@@ -39,6 +45,7 @@ def closing_report(
             "seed": config.seed,
             "wall_seconds": wall_seconds,
             "env_epochs_per_second": sum(rates) / len(rates),
+            "ranks": [member.to_record() for member in members],
             **environment_info(str(laboratory.device)),
         }
     )

@@ -18,7 +18,9 @@ from esper.envs.growth import GrowthEnv
 from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
-from esper.recording import OpCounts, TimelineRecorder
+from esper.recording import TimelineRecorder
+from esper.rng import derive_seed
+from esper.tallies import OpCounts
 from esper.telemetry.summary import ControllerSummary, Mean, mean_sem
 from esper.telemetry.timeline import EpisodeTimeline
 
@@ -31,7 +33,7 @@ class Outcome:
 
     Attributes:
         name: the controller.
-        episodes: one record per host, in environment order.
+        episodes: one record per host, in the order of environments and ranks.
         ops: what it did.
         timeline: one of its episodes: the first in which something was kept, or else the first.
     """
@@ -40,6 +42,17 @@ class Outcome:
     episodes: tuple[EpisodeRecord, ...]
     ops: OpCounts
     timeline: EpisodeTimeline
+
+    @classmethod
+    def merged(cls, parts: Sequence[Outcome]) -> Outcome:
+        """All ranks' shares of the held-out hosts together."""
+        keeping = [part for part in parts if any(episode.num_fossilized for episode in part.episodes)]
+        return cls(
+            name=parts[0].name,
+            episodes=tuple(episode for part in parts for episode in part.episodes),
+            ops=OpCounts.merged([part.ops for part in parts]),
+            timeline=(keeping or parts)[0].timeline,
+        )
 
     def returns(self) -> Tensor:
         """``float64 [E]`` unscaled returns."""
@@ -103,13 +116,20 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
 def compare(
     laboratory: Laboratory, policy: GrowthPolicy, normaliser: Normaliser, twins: TwinCache | None, progress: Progress
 ) -> list[Outcome]:
-    """Every configured controller on the same held-out instances."""
-    evaluation, seed = laboratory.config.evaluation, laboratory.config.seed
+    """Every configured controller on the same held-out instances, spread over the ranks.
+
+    Returns:
+        What all ranks found, on the first one; nothing on the others.
+    """
+    evaluation, ranks = laboratory.config.evaluation, laboratory.ranks
     pool = laboratory.pool("held_out", evaluation.num_hosts)
+    share = laboratory.share(evaluation.num_hosts)
+    if twins is not None:
+        twins.require_together(pool, ranks)
     context = ControllerContext(
-        num_envs=evaluation.num_hosts,
+        num_envs=len(share),
         num_slots=len(laboratory.slot_ids),
-        seed=seed,
+        seed=derive_seed("evaluation", laboratory.config.seed, ranks.rank),
         schedule=laboratory.schedule(),
         policy=policy,
         normaliser=normaliser,
@@ -117,9 +137,12 @@ def compare(
     )
     outcomes = []
     for name in evaluation.controllers:
-        env = laboratory.env(evaluation.num_hosts, pool, twins, run_seed=0, measure_test=True)
+        env = laboratory.env(share, pool, twins, run_seed=0, measure_test=True)
         controller = build_controller(name, context)
-        outcomes.append(play(controller, env, lambda done, of, name=name: progress(name, done, of)))  # type: ignore[misc]
+        own = play(controller, env, lambda done, of, name=name: progress(name, done, of))  # type: ignore[misc]
+        parts = ranks.gather(own)
+        if parts:
+            outcomes.append(Outcome.merged(parts))
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""From environment steps to events, counts and timelines. Reads what the environment reports and nothing else.
+"""From environment steps to events, tallies and timelines. Reads what the environment reports and nothing else.
 
 Axis legend: E = environments, S = slots, T = epochs.
 """
@@ -10,52 +10,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_OPS, OP_NAMES, OP_WAIT, Head
+from esper.actions import OP_NAMES, OP_WAIT, Head
 from esper.blueprints import blueprint_ids
 from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord, StepResult
-from esper.lifecycle import NUM_STAGES, STAGE_NAMES
+from esper.lifecycle import STAGE_NAMES
+from esper.tallies import IterationTally
 from esper.telemetry.events import EpisodeEnded, GateEvaluated, HostCrashed, LastAction, StageChanged
 from esper.telemetry.hub import TelemetryHub
-from esper.telemetry.summary import mean_sem
 from esper.telemetry.timeline import EpisodeTimeline, OpMark
 
 
-class OpCounts:
-    """Ops attempted, carried out, and chosen where there was a choice."""
-
-    def __init__(self) -> None:
-        self.attempted = torch.zeros(NUM_OPS, dtype=torch.int64)
-        self.successful = torch.zeros(NUM_OPS, dtype=torch.int64)
-        self.chosen = torch.zeros(NUM_OPS, dtype=torch.int64)
-
-    def add(self, observation: Observation, actions: Tensor, success: Tensor) -> None:
-        """Count one step of all environments."""
-        op = actions[:, Head.OP]
-        choice = observation.masks.op.sum(dim=1) > 1
-        self.attempted += op.bincount(minlength=NUM_OPS)
-        self.successful += op[success].bincount(minlength=NUM_OPS)
-        self.chosen += op[choice].bincount(minlength=NUM_OPS)
-
-    def choice_share(self) -> Tensor | None:
-        """``float64 [6]`` share of each op among steps with a choice, ``None`` if there was none."""
-        total = int(self.chosen.sum())
-        return self.chosen.double() / total if total else None
-
-    def metrics(self) -> dict[str, float | None]:
-        """Counts and shares by op name."""
-        share = self.choice_share()
-        metrics: dict[str, float | None] = {}
-        for op, name in enumerate(OP_NAMES):
-            metrics[f"ops/attempted/{name}"] = int(self.attempted[op])
-            metrics[f"ops/successful/{name}"] = int(self.successful[op])
-            metrics[f"ops/choice_share/{name}"] = None if share is None else float(share[op])
-        return metrics
-
-
 class IterationRecorder:
-    """What happened in one iteration: emits events as it goes and sums up metrics at the end.
+    """What happened in one iteration: emits events as it goes and sums them up in :attr:`tally`.
 
     Args:
         env: the environment that is stepped.
@@ -65,64 +33,19 @@ class IterationRecorder:
 
     def __init__(self, env: GrowthEnv, hub: TelemetryHub, iteration: int) -> None:
         self._env, self._hub, self._iteration = env, hub, iteration
-        self._ops = OpCounts()
-        self._stages = torch.zeros(NUM_STAGES, dtype=torch.int64)
-        self._components: dict[str, Tensor] = {}
-        self.episodes: list[EpisodeRecord] = []
+        self.tally = IterationTally(families=tuple(sorted({instance.family for instance in env.pool})))
 
     def __call__(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
         """Take in one step."""
-        self._ops.add(observation, actions, result.applied.success)
-        self._stages += result.transitions.after.flatten().bincount(minlength=NUM_STAGES)
-        for name, values in result.components.items():
-            self._components[name] = self._components.get(name, torch.zeros(())) + values.sum()
-        self.episodes += result.episodes
+        self.tally.add(observation, actions, result)
+        twins = self._env.twins
+        if twins is not None:
+            self.tally.never_accuracies += [float(twins[e.instance].accuracy[-1]) for e in result.episodes]
         self._emit_lifecycle(result)
         if self._hub.wants(LastAction):
             self._emit_actions(observation, actions, result)
         for episode in result.episodes:
             self._emit_episode(episode, int(result.epochs[episode.environment]))
-
-    def metrics(self) -> dict[str, float | None]:
-        """Summary of the iteration; ``None`` where nothing was measured."""
-        episodes = self.episodes
-        total = int(self._stages.sum())
-        metrics = self._ops.metrics()
-        metrics |= {f"stages/{name}": int(self._stages[i]) / total for i, name in enumerate(STAGE_NAMES) if i}
-        steps = self._ops.attempted.sum()
-        metrics |= {f"reward/{name}": float(value / steps) for name, value in self._components.items()}
-        for name, values in (
-            ("episodic_return", [episode.episode_return for episode in episodes]),
-            ("final_val_accuracy", [episode.val_accuracy for episode in episodes]),
-            ("added_parameters", [float(episode.added_parameters) for episode in episodes]),
-            ("num_fossilized", [float(episode.num_fossilized) for episode in episodes]),
-        ):
-            mean = mean_sem(torch.tensor(values, dtype=torch.float64))
-            metrics[f"charts/{name}"] = None if mean is None else mean.mean
-            metrics[f"charts/{name}_sem"] = None if mean is None else mean.sem
-        metrics["charts/num_episodes"] = len(episodes)
-        metrics["charts/num_crashed"] = sum(episode.crashed for episode in episodes)
-        metrics["charts/never_val_accuracy"] = self._never_accuracy()
-        metrics |= self._family_returns()
-        return metrics
-
-    def _never_accuracy(self) -> float | None:
-        """Final val accuracy of the never-grown twins of the instances whose episodes ended."""
-        twins = self._env.twins
-        if twins is None or not self.episodes:
-            return None
-        finals = [float(twins[episode.instance].accuracy[-1]) for episode in self.episodes]
-        return sum(finals) / len(finals)
-
-    def _family_returns(self) -> dict[str, float | None]:
-        families = {instance.family for instance in self._env.pool}
-        returns: dict[str, list[float]] = {family: [] for family in sorted(families)}
-        for episode in self.episodes:
-            returns[episode.instance.family].append(episode.episode_return)
-        return {
-            f"return_by_family/{family}": sum(values) / len(values) if values else None
-            for family, values in returns.items()
-        }
 
     def _emit_lifecycle(self, result: StepResult) -> None:
         """Gates and stage changes, first those of the action, then the mechanical ones."""
@@ -136,7 +59,7 @@ class IterationRecorder:
                 for gate in verdicts.records():
                     self._hub.emit(
                         GateEvaluated(
-                            environment=gate.environment,
+                            environment=self._env.first + gate.environment,
                             iteration=self._iteration,
                             epoch=epochs[gate.environment],
                             slot=self._env.slot_ids[gate.slot],
@@ -149,7 +72,7 @@ class IterationRecorder:
                 for env, slot in (before != after).nonzero().tolist():
                     self._hub.emit(
                         StageChanged(
-                            environment=env,
+                            environment=self._env.first + env,
                             iteration=self._iteration,
                             epoch=epochs[env],
                             slot=self._env.slot_ids[slot],
@@ -172,7 +95,7 @@ class IterationRecorder:
             self._hub.emit(
                 LastAction.from_indices(
                     row,
-                    environment=env,
+                    environment=self._env.first + env,
                     iteration=self._iteration,
                     epoch=epochs[env],
                     slot_ids=self._env.slot_ids,
@@ -186,7 +109,7 @@ class IterationRecorder:
         if episode.crashed:
             self._hub.emit(
                 HostCrashed(
-                    environment=episode.environment,
+                    environment=self._env.first + episode.environment,
                     iteration=self._iteration,
                     epoch=epoch,
                     instance=episode.instance.index,
@@ -195,7 +118,7 @@ class IterationRecorder:
             )
         self._hub.emit(
             EpisodeEnded(
-                environment=episode.environment,
+                environment=self._env.first + episode.environment,
                 iteration=self._iteration,
                 instance=episode.instance.index,
                 family=episode.instance.family,

@@ -12,9 +12,9 @@ from esper.config.root import Config
 def train(config: Config, run_dir: Path) -> None:
     """Train a controller, evaluate it, and leave everything in ``run_dir``."""
     # Imported here, so that help and errors of use come at once.
-    from esper.trainer import train
+    from esper.launch import launch
 
-    train(config, run_dir)
+    launch(config, run_dir)
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -18,55 +19,76 @@ from esper.config import summary, to_plain, to_yaml
 from esper.config.cli import refused
 from esper.config.learning import Twin
 from esper.config.root import Config
+from esper.devices import intra_op_threads
 from esper.envs.growth import GrowthEnv
 from esper.envs.twins import TwinCache
+from esper.members import Member, describe
 from esper.policy import GrowthPolicy, Normaliser
+from esper.policy.normaliser import moments
 from esper.ppo import Metrics, RolloutBuffer, UpdateResult, linear_schedule, ppo_update
+from esper.ranks import ALONE, Ranks
 from esper.recording import IterationRecorder
 from esper.rng import derive_seed, generator
 from esper.rollout import Carry, collect
 from esper.runs import RunFolder, run_status
+from esper.tallies import IterationTally
 from esper.telemetry.anomalies import detect
+from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import NonFiniteUpdate, RatioExplosion
 from esper.telemetry.hub import Logger, TelemetryHub
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
 
 
-def train(config: Config, run_dir: Path) -> None:
+def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
     """Train a controller, compare it with its controls, and leave everything in ``run_dir``.
+
+    Args:
+        config: of the run, the same on every rank.
+        run_dir: where the first rank writes.
+        ranks: this process among those of the run, each with its share of the environments.
 
     Raises:
         RunFolderError: the folder already holds a run, or cannot be written.
+        PeerLost: another rank has ended.
     """
     began = perf_counter()
-    torch.set_num_threads(config.num_threads or os.cpu_count() or 1)
+    torch.set_num_threads(intra_op_threads(config.num_threads, ranks.local_size))
     with refused():
-        laboratory = build_laboratory(config)
-    folder = RunFolder.create(run_dir, to_yaml(config))
-    terminal = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
-    _announce(config, folder)
-    loggers: list[Logger] = [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), terminal]
-    with run_status(folder):
-        with TelemetryHub(loggers, config.telemetry.level) as hub:
-            trainer = Trainer(laboratory, folder, hub)
+        laboratory = build_laboratory(config, ranks)
+    members = describe(laboratory)
+    folder = RunFolder.create(run_dir, to_yaml(config)) if ranks.is_first else RunFolder(run_dir)
+    if ranks.is_first:
+        _announce(config, folder, members)
+    events = None if ranks.is_first else EventBuffer()
+    with run_status(folder) if ranks.is_first else nullcontext():
+        with TelemetryHub(_loggers(config, folder) if events is None else [events], config.telemetry.level) as hub:
+            trainer = Trainer(laboratory, folder, hub, events)
             trainer.run()
-            twins = _evaluation_twins(laboratory, trainer, hub)
             outcomes = compare(
                 laboratory,
                 trainer.policy,
                 trainer.normaliser,
-                twins,
+                _evaluation_twins(laboratory, trainer, hub),
                 lambda name, done, total: hub.stage(f"held-out hosts, {name}", done, total),
             )
         # Still part of the run: what it leaves behind must be there before it counts as finished.
-        closing_report(laboratory, folder, outcomes, wall_seconds=perf_counter() - began)
+        members = describe(laboratory)
+        if ranks.is_first:
+            closing_report(laboratory, folder, outcomes, members, wall_seconds=perf_counter() - began)
 
 
-def _announce(config: Config, folder: RunFolder) -> None:
-    if config.telemetry.console != "off":
-        Console().print(summary(config), markup=False, highlight=False, soft_wrap=True)
-        Console().print(f"run folder {folder.path}", markup=False, highlight=False, soft_wrap=True)
+def _loggers(config: Config, folder: RunFolder) -> list[Logger]:
+    console = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
+    return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), console]
+
+
+def _announce(config: Config, folder: RunFolder, members: Sequence[Member]) -> None:
+    if config.telemetry.console == "off":
+        return
+    console = Console()
+    lines = [summary(config), *(str(member) for member in members), f"run folder {folder.path}"]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def _evaluation_twins(laboratory: Laboratory, trainer: Trainer, hub: TelemetryHub) -> TwinCache | None:
@@ -74,11 +96,10 @@ def _evaluation_twins(laboratory: Laboratory, trainer: Trainer, hub: TelemetryHu
     config = laboratory.config
     if config.reward.twin is Twin.none:
         return None
-    if config.evaluation.num_hosts == config.trainer.num_envs:
+    share = laboratory.share(config.evaluation.num_hosts)
+    if len(share) == trainer.env.num_envs:
         return trainer.twins
-    return laboratory.twins(
-        config.evaluation.num_hosts, lambda done, total: hub.stage("never-grown twins, held-out hosts", done, total)
-    )
+    return laboratory.twins(len(share), lambda done, total: hub.stage("never-grown twins, held-out hosts", done, total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +123,24 @@ class _Timing:
 
 
 class Trainer:
-    """State of a run and its iterations.
+    """State of one rank of a run and its iterations.
 
     Args:
         laboratory: what environments share.
-        folder: where checkpoints go.
-        hub: receives events and metrics.
+        folder: where the first rank puts checkpoints.
+        hub: receives events and, on the first rank, metrics.
+        events: keeps this rank's events until the first one takes them in; ``None`` on the first.
 
     Attributes:
         policy, normaliser: what is learned.
         twins: curves of never-grown twins of the training instances, ``None`` without twins.
     """
 
-    def __init__(self, laboratory: Laboratory, folder: RunFolder, hub: TelemetryHub) -> None:
-        config = laboratory.config
-        self.config, self.folder, self.hub = config, folder, hub
+    def __init__(
+        self, laboratory: Laboratory, folder: RunFolder, hub: TelemetryHub, events: EventBuffer | None = None
+    ) -> None:
+        config, ranks = laboratory.config, laboratory.ranks
+        self.config, self.ranks, self.folder, self.hub = config, ranks, folder, hub
         self.settings = ppo_settings(config)
         self.policy: GrowthPolicy
         self.normaliser: Normaliser
@@ -124,17 +148,17 @@ class Trainer:
         if config.policy.compile:
             self.policy.compile()
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.ppo.lr, eps=config.ppo.adam_eps)
-        num_envs, num_steps = config.trainer.num_envs, config.trainer.num_steps
+        share, num_steps = laboratory.share(config.trainer.num_envs), config.trainer.num_steps
         assert num_steps is not None, "nulls are resolved on loading"
         self.twins: TwinCache | None = None
         if config.reward.twin is Twin.cached:
-            self.twins = laboratory.twins(num_envs, lambda done, total: hub.stage("never-grown twins", done, total))
+            self.twins = laboratory.twins(len(share), lambda done, total: hub.stage("never-grown twins", done, total))
         pool = laboratory.pool("train", config.instances.num_train)
         if self.twins is not None:
-            self.twins.require(pool)
-        self.env: GrowthEnv = laboratory.env(num_envs, pool, self.twins, run_seed=config.seed, measure_test=False)
+            self.twins.require_together(pool, ranks)
+        self.env: GrowthEnv = laboratory.env(share, pool, self.twins, run_seed=config.seed, measure_test=False)
         self.buffer = RolloutBuffer(
-            num_envs,
+            len(share),
             num_steps,
             self.policy.num_features,
             self.policy.num_slots,
@@ -142,8 +166,10 @@ class Trainer:
             self.policy.lstm_dim,
             laboratory.device,
         )
-        self._sampling = torch.Generator(laboratory.device).manual_seed(derive_seed("actions", config.seed))
-        self._shuffling = generator("minibatches", config.seed)
+        self._events = events
+        actions = derive_seed("actions", config.seed, ranks.rank)
+        self._sampling = torch.Generator(laboratory.device).manual_seed(actions)
+        self._shuffling = generator("minibatches", config.seed, ranks.rank)
 
     def run(self) -> None:
         """All iterations."""
@@ -151,6 +177,8 @@ class Trainer:
         num_iterations = self.config.trainer.num_iterations
         for iteration in range(1, num_iterations + 1):
             metrics = self.iterate(iteration, carry)
+            if not self.ranks.is_first:
+                continue
             self.hub.log_metrics(iteration, metrics)
             if iteration % self.config.trainer.checkpoint_every == 0 or iteration == num_iterations:
                 self.save(iteration)
@@ -166,16 +194,27 @@ class Trainer:
         lr = linear_schedule(iteration - 1, ppo.lr, 0.0, ppo.anneal_iterations) if ppo.anneal_lr else ppo.lr
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        result = ppo_update(self.policy, self.optimizer, self.buffer, self.settings, ent_coef, self._shuffling)
+        result = ppo_update(
+            self.policy,
+            self.optimizer,
+            self.buffer,
+            self.settings,
+            ent_coef,
+            self._shuffling,
+            self.ranks,
+            self.env.first,
+        )
         # Once per rollout, after the update: the buffer's observations keep the scale they were acted on.
-        self.normaliser.update(raw)
+        for moments_of_rank in self.ranks.all_gather(moments(raw)):
+            self.normaliser.merge(moments_of_rank)
         timing = _Timing(
             rollout=collected - began,
             hosts=self.env.host_seconds - host_seconds,
             update=perf_counter() - collected,
         )
-        steps = self.buffer.num_envs * self.buffer.num_steps
-        metrics = recorder.metrics() | result.metrics | timing.metrics(steps)
+        steps = self.config.trainer.num_envs * self.buffer.num_steps
+        tally = IterationTally.merged(self.ranks.all_gather(recorder.tally))
+        metrics = tally.metrics() | result.metrics | timing.metrics(steps)
         metrics |= {"charts/env_epochs": iteration * steps, "charts/ent_coef": ent_coef, "charts/learning_rate": lr}
         self._report(iteration, result, metrics)
         return metrics
@@ -193,7 +232,12 @@ class Trainer:
             )
 
     def _report(self, iteration: int, result: UpdateResult, metrics: Metrics) -> None:
-        """Emit what an update and its metrics have to say beyond numbers."""
+        """Take in the other ranks' events, and emit what an update and its metrics have to say beyond numbers."""
+        for events in self.ranks.gather(self._events.drain() if self._events else []):
+            for event in events:
+                self.hub.emit(event)
+        if not self.ranks.is_first:
+            return
         for explosion in result.explosions:
             self.hub.emit(
                 RatioExplosion(

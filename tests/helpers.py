@@ -78,7 +78,7 @@ def small_env(
         blocks, classes = len(laboratory.config.host.widths), laboratory.task.num_classes
         weights = dict.fromkeys(families, 1.0)
         pool = InstancePool.build(weights, len(pool), "train", num_blocks=blocks, num_classes=classes)
-    env = laboratory.env(num_envs, pool, twins, run_seed=run_seed, measure_test=measure_test)
+    env = laboratory.env(range(num_envs), pool, twins, run_seed=run_seed, measure_test=measure_test)
     env.settings = replace(env.settings, **settings)  # type: ignore[arg-type]
     return env
 

@@ -5,8 +5,19 @@ from __future__ import annotations
 from esper.config.errors import UsageError
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
-from esper.config.store import compose, load, register, save_yaml, summary, to_plain, to_yaml
+from esper.config.store import compose, from_yaml, load, register, save_yaml, summary, to_plain, to_yaml
 
 register()
 
-__all__ = ["CONF_DIR", "Config", "UsageError", "compose", "load", "save_yaml", "summary", "to_plain", "to_yaml"]
+__all__ = [
+    "CONF_DIR",
+    "Config",
+    "UsageError",
+    "compose",
+    "from_yaml",
+    "load",
+    "save_yaml",
+    "summary",
+    "to_plain",
+    "to_yaml",
+]

@@ -33,6 +33,7 @@ from esper.config.errors import RunError, UsageError, explain
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
 from esper.config.store import CONFIG_NAME, VERSION_BASE, load
+from esper.ranks import outside_placement
 from esper.runs import RunFolderError
 
 Task = Callable[[Config, Path], None]
@@ -53,6 +54,15 @@ def run(task: Task, check: Check) -> None:
     arguments = get_args_parser().parse_args()
     with _one_line_errors():
         if not (arguments.help or arguments.hydra_help or arguments.shell_completion or arguments.info):
+            placement = outside_placement()
+            if placement is not None and arguments.multirun:
+                raise UsageError(
+                    f"a sweep (-m) cannot be run by {placement.size} ranks at once: start it as one process, "
+                    "with devices=[...] for several ranks per job"
+                )
+            if placement is not None and placement.rank > 0 and not arguments.cfg:
+                _follow(arguments, task, check)
+                return
             _check_before(arguments, check)
 
     @hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name=CONFIG_NAME)
@@ -65,6 +75,14 @@ def run(task: Task, check: Check) -> None:
             task(load(cfg), run_dir)
 
     job()
+
+
+def _follow(arguments: argparse.Namespace, task: Task, check: Check) -> None:
+    """Run as a later rank of a launcher's: the same configuration, but the folder and its checks are the first's."""
+    with refused():
+        [(config, run_dir)] = _load_jobs(arguments)
+        check(config)
+    task(config, run_dir)
 
 
 @contextmanager

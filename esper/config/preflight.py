@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from esper.blueprints import blueprint_ids, compatible
 from esper.config.checks import at_most, known
 from esper.config.root import Config
-from esper.devices import resolve_device
+from esper.devices import resolve_devices
 from esper.hosts import HOSTS, build_host
+from esper.ranks import outside_placement
 from esper.slots import select_slots
 from esper.tasks import TASKS, load_task
 
@@ -28,7 +29,9 @@ def preflight(config: Config) -> None:
     known("reward.family", config.reward.family, REWARDS)
     for controller in config.evaluation.controllers:
         known("evaluation.controllers", controller, CONTROLLERS)
-    resolve_device(config.devices)
+    placement = outside_placement()
+    devices = resolve_devices(config.devices, placement.local_size if placement else None)
+    config.check_shares(placement.size if placement else len(devices))
     _check_host(config)
 
 

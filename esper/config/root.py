@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from esper.config.checks import at_least, at_most, distinct
 from esper.config.growth import (
@@ -16,6 +17,7 @@ from esper.config.growth import (
     TaskConfig,
 )
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
+from esper.devices import parse_devices, shown
 from esper.hosts import check_fault
 
 
@@ -87,10 +89,10 @@ class Config:
 
     seed: int = 0
     """RNG seed of the whole run."""
-    devices: str = "cpu"
-    """Where hosts and policy live: auto, cpu, or the index of one CUDA device."""
+    devices: Any = "cpu"
+    """Where hosts and policy live, one rank per device: cpu, a CUDA index, a list ([0,1], [cpu,cpu]), or auto."""
     num_threads: int = 1
-    """CPU threads of tensor operations; 0 = all cores. Hosts on tiny maps are fastest on one."""
+    """CPU threads of tensor operations in each rank; 0 = all cores. Hosts on tiny maps are fastest on one."""
     name: str = "run"
     """Name of the run and of its folder."""
     plugins: list[str] = field(default_factory=list)
@@ -125,16 +127,38 @@ class Config:
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
         at_least("num_threads", self.num_threads, 0)
-        if self.devices not in ("auto", "cpu") and not (self.devices.isascii() and self.devices.isdigit()):
-            raise ValueError(f"devices must be auto, cpu or the index of one CUDA device, got {self.devices!r}")
+        devices = parse_devices(self.devices)
         if not self.name or self.name in (".", "..") or "/" in self.name:
             raise ValueError(f"name must be a folder name without '/', got {self.name!r}")
         self._resolve_nulls()
         self._check_learning()
+        self.check_shares(len(devices))
         self._check_instances()
         for name, step in self.evaluation.schedule.items():
             at_most(f"evaluation.schedule.{name}.epoch", step.epoch, "env.num_epochs - 1", self.env.num_epochs - 1)
             at_most(f"evaluation.schedule.{name}.slot", step.slot, "slots.num_slots - 1", self.slots.num_slots - 1)
+
+    def check_shares(self, num_ranks: int) -> None:
+        """Refuse more ranks than there is work for.
+
+        Raises:
+            ValueError: a rank would have no environment, no held-out host, or fewer environments than minibatches.
+        """
+        if num_ranks == 1:
+            return
+        given = f"devices={shown(self.devices)} gives {num_ranks} ranks"
+        smallest = self.trainer.num_envs // num_ranks
+        for key, count in (
+            ("trainer.num_envs", self.trainer.num_envs),
+            ("evaluation.num_hosts", self.evaluation.num_hosts),
+        ):
+            if count < num_ranks:
+                raise ValueError(f"{given} but {key} is {count}: each needs at least one; name fewer devices")
+        if self.ppo.num_minibatches > smallest:
+            raise ValueError(
+                f"{given}, the smallest with {smallest} of {self.trainer.num_envs} environments, but "
+                f"ppo.num_minibatches is {self.ppo.num_minibatches}: set it to at most {smallest}"
+            )
 
     def _resolve_nulls(self) -> None:
         """Make the configuration that is shown and saved say the numbers that a run uses.

@@ -102,6 +102,11 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
 
 
+def from_yaml(text: str) -> Config:
+    """The configuration that :func:`to_yaml` wrote."""
+    return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(text))))
+
+
 def save_yaml(config: Config, path: Path) -> None:
     """Write the effective configuration."""
     path.write_text(to_yaml(config), encoding="utf-8")

@@ -63,6 +63,7 @@ class GrowthEnv:
         compatible: ``bool [S, B]``, blueprints offered at each slot.
         settings: plain numbers.
         run_seed: names the stream of instance draws.
+        first: number of the first environment among those of all ranks; draws and events count from there.
         measure_test: also measure test accuracy of final networks.
 
     Attributes:
@@ -81,12 +82,13 @@ class GrowthEnv:
         compatible: Tensor,
         settings: EnvSettings,
         run_seed: int,
+        first: int = 0,
         measure_test: bool = False,
     ) -> None:
         num_envs, num_slots = population.num_envs, len(population.slot_ids)
         self.population, self.nursery, self.pool, self.twins = population, nursery, pool, twins
         self.family, self.rules, self.compatible, self.settings = family, rules, compatible, settings
-        self.measure_test = measure_test
+        self.first, self.measure_test = first, measure_test
         self.num_envs, self.slot_ids = num_envs, population.slot_ids
         self.num_epochs = nursery.training.num_epochs
         self.state = SlotState.empty(num_envs, num_slots)
@@ -109,7 +111,7 @@ class GrowthEnv:
             which: ``bool [E]``, the environments to reset; all when ``None``. The first call must reset all.
         """
         chosen = (torch.ones(self.num_envs, dtype=torch.bool) if which is None else which).nonzero().flatten().tolist()
-        drawn = [self.pool.draw(self._run_seed, env, self._episodes[env]) for env in chosen]
+        drawn = [self.pool.draw(self._run_seed, self.first + env, self._episodes[env]) for env in chosen]
         if not self.instances:
             assert len(chosen) == self.num_envs, "the first reset must be of all environments"
             self.instances = list(drawn)

@@ -16,6 +16,7 @@ from esper.envs.instances import Instance, InstanceData, instance_data
 from esper.hosts import SegmentedHost, fault_mask, reset_parameters
 from esper.population import GrowthStage, Population, Samples, evaluate, train_epoch
 from esper.population.layout import flatten_parameters
+from esper.ranks import Ranks
 from esper.rng import generator
 from esper.tasks import TaskData, epoch_indices
 from esper.tasks.data import Split
@@ -134,6 +135,20 @@ class TwinCache:
             self._progress(begin, len(missing))
             self._grow_nothing(population, missing[begin : begin + population.num_envs])
         self._progress(len(missing), len(missing))
+
+    def require_together(self, instances: Iterable[Instance], ranks: Ranks) -> None:
+        """As :meth:`require`, on all ranks at once, which share the work where their stacks are alike."""
+        population = self._make_population()
+        device = population.device
+        kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        wanted = list(dict.fromkeys(instances))
+        if len(set(ranks.all_gather((population.num_envs, kind)))) > 1:
+            self.require(wanted)  # curves of another stack or device would not be equal to the bit
+            return
+        own = wanted[ranks.rank :: ranks.size]
+        self.require(own)
+        for curves in ranks.all_gather({instance: self._curves[instance] for instance in own}):
+            self._curves.update(curves)
 
     def __getitem__(self, instance: Instance) -> TwinCurve:
         self.require([instance])

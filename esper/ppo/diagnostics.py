@@ -6,7 +6,8 @@ Axis legend: n = environments of a minibatch, T = steps, 8 = heads.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -105,7 +106,10 @@ def ratio_explosion(
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over the minibatches of an update."""
+    """Sums over the minibatches of an update.
+
+    What is averaged and counted is the same on every rank; ratios and entropies are of a rank's own environments.
+    """
 
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -116,6 +120,16 @@ class Tally:
     skipped_minibatches: int = 0
     early_stop_epoch: int | None = None
 
+    @classmethod
+    def merged(cls, parts: Sequence[Tally]) -> Tally:
+        """One tally of all ranks' parts."""
+        return replace(
+            parts[0],
+            ratios=[ratio for part in parts for ratio in part.ratios],
+            head_entropy=torch.stack([part.head_entropy for part in parts]).sum(0),
+            head_count=torch.stack([part.head_count for part in parts]).sum(0),
+        )
+
     def add(self, **values: float) -> None:
         """Values of one minibatch, to be averaged."""
         for name, value in values.items():
@@ -124,7 +138,7 @@ class Tally:
 
     def observe(self, evaluation: Evaluation, joint_log_ratio: Tensor, choice: Tensor) -> None:
         """Ratios and entropies of one minibatch; an entropy counts where its head had more than one legal choice."""
-        self.ratios.append(joint_log_ratio.detach()[choice].double().exp())
+        self.ratios.append(joint_log_ratio.detach()[choice].double().exp().cpu())
         had_choice = evaluation.num_legal > 1  # (n, T, 8)
         entropy = torch.where(had_choice, evaluation.entropy.detach().double(), 0)
         self.head_entropy += entropy.sum((0, 1)).cpu()

@@ -8,6 +8,8 @@ steps only: a forced WAIT carries no information about the policy. The value los
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -40,16 +42,19 @@ def standardise(advantages: Tensor, count: Tensor, mean: Tensor, deviation: Tens
     return torch.where(count >= 2, (advantages.double() - mean) / scale, advantages.double()).to(advantages.dtype)
 
 
-def normalise_advantages(advantages: Tensor, choice: Tensor) -> Tensor:
-    """Advantages with mean 0 and deviation 1 over the choice steps of the whole batch.
+def normalise_advantages(
+    advantages: Tensor, choice: Tensor, total: Callable[[Tensor], Tensor] = lambda tensor: tensor
+) -> Tensor:
+    """Advantages with mean 0 and deviation 1 over the choice steps of the whole batch, on all ranks.
 
     Args:
-        advantages: ``float [...]``.
+        advantages: ``float [...]``, of this rank.
         choice: ``bool [...]``, more than one op was legal.
+        total: adds a tensor up over the ranks.
     """
-    count, total = advantage_moments(advantages, choice)
-    mean = total / count.clamp(min=1)
-    return standardise(advantages, count, mean, squared_deviation(advantages, choice, mean))
+    count, summed = total(torch.stack(advantage_moments(advantages, choice)))
+    mean = summed / count.clamp(min=1)
+    return standardise(advantages, count, mean, total(squared_deviation(advantages, choice, mean)))
 
 
 def log_ratios(new: Tensor, old: Tensor, kind: str) -> Tensor:
@@ -82,13 +87,13 @@ def surrogate(log_ratio: Tensor, advantages: Tensor, weights: Tensor, clip_coef:
         clip_coef: half-width of the trusted interval around ratio 1.
 
     Returns:
-        Sum of -min(r A, clip(r) A) over weighted ratios, and the share of them outside the interval (0 if none).
+        Sum of -min(r A, clip(r) A) over weighted ratios, and how many of them lie outside the interval.
     """
     ratio = log_ratio.exp()
     gain = advantages.unsqueeze(-1)
     loss = torch.max(-gain * ratio, -gain * ratio.clamp(1 - clip_coef, 1 + clip_coef))
     outside = (((ratio - 1).abs() > clip_coef) & weights).sum()
-    return torch.where(weights, loss, 0).sum(), outside / weights.sum().clamp(min=1)
+    return torch.where(weights, loss, 0).sum(), outside
 
 
 def kl_terms(log_ratio: Tensor) -> Tensor:

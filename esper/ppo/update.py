@@ -26,6 +26,7 @@ from esper.ppo.losses import (
     surrogate,
     value_loss,
 )
+from esper.ranks import ALONE, Ranks
 
 KL_STOP = 1.5
 """An update stops before a step at which approx_kl is above this many times ``target_kl``."""
@@ -92,16 +93,26 @@ class UpdateResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Terms:
-    """Loss terms of one minibatch, each a local sum over a count that may be global."""
+class _Sums:
+    """Terms of one minibatch, summed over this rank's part of it."""
 
-    loss: Tensor
     policy: Tensor
     value: Tensor
     entropy: Tensor
-    approx_kl: Tensor
-    clipfrac: Tensor
+    kl: Tensor
+    outside: Tensor
+    weighed: Tensor
+    choices: Tensor
+    steps: int
     joint: Tensor
+
+    def numbers(self) -> Tensor:
+        """``float64 [9]``: everything that ranks add up before a step, a flag for a sum that is not finite last."""
+        losses = torch.stack([self.policy.detach(), self.value.detach(), self.entropy.detach()]).double()
+        counts = torch.stack([self.kl, self.outside.double(), self.weighed.double(), self.choices.double()])
+        steps = counts.new_full((1,), self.steps)
+        # The flag is apart, because 0 times a broken sum would not be 0.
+        return torch.cat([losses, counts, steps, (~losses.isfinite().all()).double()[None]])
 
 
 def ppo_update(
@@ -111,18 +122,27 @@ def ppo_update(
     settings: PPOSettings,
     ent_coef: float,
     generator: torch.Generator,
+    ranks: Ranks = ALONE,
+    first_env: int = 0,
 ) -> UpdateResult:
-    """Improve the policy on one full rollout (Schulman et al. 2017).
+    """Improve the policy on one full rollout (Schulman et al. 2017), together with all other ranks.
 
-    A minibatch whose loss or gradient is not finite is skipped and counted: parameters and optimizer stay as they are.
+    Every rank steps, skips and stops at the same minibatches, so that their policies stay equal to the bit. A
+    minibatch whose loss or gradient is not finite on any of them is skipped and counted: parameters and optimizer stay
+    as they are.
 
     Args:
         policy: changed in place.
         optimizer: of the policy's parameters.
-        buffer: a full rollout.
+        buffer: a full rollout of this rank's environments.
         settings: numbers of the update.
         ent_coef: weight of the entropy bonus now.
         generator: CPU generator that orders the environments.
+        ranks: who else has a rollout.
+        first_env: number of the buffer's first environment among those of all ranks, for diagnostics.
+
+    Returns:
+        The same on every rank.
 
     Raises:
         ValueError: more minibatches than environments.
@@ -139,92 +159,125 @@ def ppo_update(
     )
     choice = data.num_legal_ops > 1
     if settings.norm_adv:
-        advantages = normalise_advantages(advantages, choice)
-    tally = Tally()
-    explosions: list[RatioExplosionDiagnostic] = []
-    fixed = _metrics_before(data, choice, settings.gamma)
-    for epoch in range(settings.update_epochs):
-        for number, envs in enumerate(buffer.minibatches(settings.num_minibatches, generator)):
-            batch = data[envs]
-            evaluation = policy.evaluate(
-                batch.features, batch.blueprint_index, batch.masks, batch.actions, batch.hidden, batch.ends
-            )
-            terms = _terms(evaluation, batch, advantages[envs], returns[envs], settings, ent_coef)
-            explosion = ratio_explosion(epoch, number, envs, batch, evaluation.log_prob, advantages[envs])
-            if explosion is not None:
-                explosions.append(explosion)
-            if not _step(policy, optimizer, terms, evaluation, choice[envs], settings, tally):
-                tally.early_stop_epoch = epoch
-                return UpdateResult(metrics=fixed | tally.metrics(), explosions=tuple(explosions))
+        advantages = normalise_advantages(advantages, choice, ranks.sum)
+    fixed = _metrics_before(data, choice, settings.gamma, ranks)
+    learner = _Learner(policy, optimizer, settings, ent_coef, ranks, first_env)
+    learner.passes(buffer, advantages, returns, generator)
+    tally = Tally.merged(ranks.all_gather(learner.tally))
+    explosions = [explosion for part in ranks.all_gather(learner.explosions) for explosion in part]
     return UpdateResult(metrics=fixed | tally.metrics(), explosions=tuple(explosions))
 
 
-def _metrics_before(data: RolloutBatch, choice: Tensor, gamma: float) -> Metrics:
+def _metrics_before(data: RolloutBatch, choice: Tensor, gamma: float, ranks: Ranks) -> Metrics:
     """Diagnostics of the rollout itself: how good its values were, and how often it could only wait."""
     returns, complete = monte_carlo_returns(data.reward, data.terminated, data.truncated, gamma)
+    parts = ranks.all_gather((data.value[complete].cpu(), returns[complete].cpu(), choice.cpu()))
+    values, targets, choices = (torch.cat([part.flatten() for part in column]) for column in zip(*parts, strict=True))
     return {
-        "losses/explained_variance": explained_variance(data.value[complete], returns[complete]),
-        "charts/forced_wait_share": 1 - float(choice.double().mean()),
+        "losses/explained_variance": explained_variance(values, targets),
+        "charts/forced_wait_share": 1 - float(choices.double().mean()),
     }
 
 
-def _terms(
-    evaluation: Evaluation,
-    batch: RolloutBatch,
-    advantages: Tensor,
-    returns: Tensor,
-    settings: PPOSettings,
-    ent_coef: float,
-) -> _Terms:
+class _Learner:
+    """The minibatches of one update."""
+
+    def __init__(
+        self,
+        policy: GrowthPolicy,
+        optimizer: torch.optim.Optimizer,
+        settings: PPOSettings,
+        ent_coef: float,
+        ranks: Ranks,
+        first_env: int,
+    ) -> None:
+        self.policy, self.optimizer, self.settings = policy, optimizer, settings
+        self.ent_coef, self.ranks, self.first_env = ent_coef, ranks, first_env
+        self.tally = Tally()
+        self.explosions: list[RatioExplosionDiagnostic] = []
+
+    def passes(self, buffer: RolloutBuffer, advantages: Tensor, returns: Tensor, generator: torch.Generator) -> None:
+        """All passes over the rollout, or those before the policy has moved too far."""
+        data, policy = buffer.data, self.policy
+        for epoch in range(self.settings.update_epochs):
+            for number, envs in enumerate(buffer.minibatches(self.settings.num_minibatches, generator)):
+                batch = data[envs]
+                evaluation = policy.evaluate(
+                    batch.features, batch.blueprint_index, batch.masks, batch.actions, batch.hidden, batch.ends
+                )
+                explosion = ratio_explosion(
+                    epoch, number, envs + self.first_env, batch, evaluation.log_prob, advantages[envs]
+                )
+                if explosion is not None:
+                    self.explosions.append(explosion)
+                sums = _sums(evaluation, batch, advantages[envs], returns[envs], self.settings)
+                if not self._step(sums, evaluation, batch.num_legal_ops > 1):
+                    self.tally.early_stop_epoch = epoch
+                    return
+
+    def _step(self, sums: _Sums, evaluation: Evaluation, choice: Tensor) -> bool:
+        """Take one optimizer step unless something forbids it; false when the update is to stop here."""
+        settings, tally = self.settings, self.tally
+        # One exchange and one wait for the device for all that a decision needs.
+        policy, value, entropy, kl, outside, weighed, choices, steps, broken = self.ranks.sum(sums.numbers()).tolist()
+        if broken:
+            tally.skipped_minibatches += 1
+            return True
+        choices = max(choices, 1.0)
+        tally.approx_kl = kl / choices
+        tally.observe(evaluation, sums.joint, choice)
+        if settings.target_kl is not None and tally.approx_kl > KL_STOP * settings.target_kl:
+            return False
+        self.optimizer.zero_grad(set_to_none=True)
+        # Local sums over global counts: the ranks' gradients add up to that of the whole minibatch.
+        loss = (sums.policy - self.ent_coef * sums.entropy) / choices + settings.vf_coef * sums.value / steps
+        loss.backward()
+        _add_up_gradients(self.policy, self.ranks)
+        grad_norm = float(nn.utils.clip_grad_norm_(self.policy.parameters(), settings.max_grad_norm))
+        if not math.isfinite(grad_norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            tally.skipped_minibatches += 1
+            return True
+        self.optimizer.step()
+        tally.add(
+            policy_loss=policy / choices,
+            value_loss=value / steps,
+            entropy=entropy / choices,
+            clipfrac=outside / max(weighed, 1.0),
+            grad_norm=grad_norm,
+        )
+        return True
+
+
+def _sums(
+    evaluation: Evaluation, batch: RolloutBatch, advantages: Tensor, returns: Tensor, settings: PPOSettings
+) -> _Sums:
     choice = batch.num_legal_ops > 1  # (n, T)
-    count = choice.sum().clamp(min=1)
     joint = log_ratios(evaluation.log_prob, batch.log_prob, "joint").squeeze(-1)  # (n, T)
     ratios = log_ratios(evaluation.log_prob, batch.log_prob, settings.ratio)  # (n, T, K)
     weights = choice.unsqueeze(-1) & ((evaluation.num_legal > 0) if settings.ratio == "per_head" else True)
-    surrogate_sum, clipfrac = surrogate(ratios, advantages, weights, settings.clip_coef)
+    policy, outside = surrogate(ratios, advantages, weights, settings.clip_coef)
     multipliers = evaluation.entropy.new_tensor(settings.entropy_multipliers)
-    policy_term = surrogate_sum / count
-    entropy_term = entropy_bonus(evaluation.entropy, multipliers, choice) / count
     clip = settings.clip_coef if settings.clip_vloss else None
-    value_term = value_loss(evaluation.q, batch.q, returns, clip) / returns.numel()
-    return _Terms(
-        loss=policy_term - ent_coef * entropy_term + settings.vf_coef * value_term,
-        policy=policy_term,
-        value=value_term,
-        entropy=entropy_term,
-        approx_kl=torch.where(choice, kl_terms(joint.detach().double()), 0).sum() / count,
-        clipfrac=clipfrac,
+    return _Sums(
+        policy=policy,
+        value=value_loss(evaluation.q, batch.q, returns, clip),
+        entropy=entropy_bonus(evaluation.entropy, multipliers, choice),
+        kl=torch.where(choice, kl_terms(joint.detach().double()), 0).sum(),
+        outside=outside,
+        weighed=weights.sum(),
+        choices=choice.sum(),
+        steps=returns.numel(),
         joint=joint,
     )
 
 
-def _step(
-    policy: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    terms: _Terms,
-    evaluation: Evaluation,
-    choice: Tensor,
-    settings: PPOSettings,
-    tally: Tally,
-) -> bool:
-    """Take one optimizer step unless something forbids it; false when the update is to stop here."""
-    named = (terms.loss, terms.approx_kl, terms.policy, terms.value, terms.entropy, terms.clipfrac)
-    # One wait for the device instead of six.
-    loss, kl, policy_loss, value, entropy, clipfrac = torch.stack([term.detach() for term in named]).tolist()
-    if not math.isfinite(loss):
-        tally.skipped_minibatches += 1
-        return True
-    tally.approx_kl = kl
-    tally.observe(evaluation, terms.joint, choice)
-    if settings.target_kl is not None and kl > KL_STOP * settings.target_kl:
-        return False
-    optimizer.zero_grad(set_to_none=True)
-    terms.loss.backward()  # type: ignore[no-untyped-call]
-    grad_norm = float(nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm))
-    if not math.isfinite(grad_norm):
-        optimizer.zero_grad(set_to_none=True)
-        tally.skipped_minibatches += 1
-        return True
-    optimizer.step()
-    tally.add(policy_loss=policy_loss, value_loss=value, entropy=entropy, clipfrac=clipfrac, grad_norm=grad_norm)
-    return True
+def _add_up_gradients(policy: nn.Module, ranks: Ranks) -> None:
+    """Sum every gradient over the ranks, in one exchange. A parameter that was not used here counts as 0."""
+    if ranks.size == 1:
+        return
+    parameters = list(policy.parameters())
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    summed = ranks.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+    for parameter, piece in zip(parameters, torch.split(summed, [p.numel() for p in parameters]), strict=True):
+        parameter.grad = piece.view_as(parameter)

@@ -7,7 +7,7 @@ import torch
 
 from esper.config import compose
 from esper.config.preflight import preflight
-from esper.devices import resolve_device
+from esper.devices import resolve_devices
 
 
 @pytest.mark.parametrize("preset", ["digits", "digits_deep", "smoke"])
@@ -35,7 +35,7 @@ def test_presets_pass(preset: str) -> None:
         ),
         (["evaluation.schedule.first.blueprint=mlp"], "evaluation.schedule.first.blueprint: 'mlp' does not fit"),
         (["instances.num_few_classes=11"], "instances.num_few_classes must be at most 10 (classes of the task), got"),
-        (["devices=99"], "devices=99 is not there; visible: cpu"),
+        (["devices=99"], "devices=99: 99 is not there; visible: cpu"),
     ],
 )
 def test_what_cannot_run_is_refused_by_key_with_the_choices(overrides: list[str], message: str) -> None:
@@ -45,12 +45,28 @@ def test_what_cannot_run_is_refused_by_key_with_the_choices(overrides: list[str]
     assert "\n" not in str(caught.value)
 
 
-def test_auto_takes_cuda_only_where_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_every_gpu_or_else_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpus = torch.device("cpu"), [torch.device("cuda", 0), torch.device("cuda", 1)]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert resolve_device("auto") == torch.device("cpu")
+    assert resolve_devices("auto") == [cpu]
+    assert resolve_devices("auto", num_local=3) == [cpu] * 3, "a launcher's ranks share the CPU"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert resolve_device("auto") == torch.device("cuda", 0)
-    assert resolve_device("1") == torch.device("cuda", 1)
-    assert resolve_device("cpu") == torch.device("cpu")
-    with pytest.raises(ValueError, match="devices=2 is not there; visible: cpu, 0, 1"):
-        resolve_device("2")
+    assert resolve_devices("auto") == gpus
+    assert resolve_devices(["1", "cuda:0"]) == gpus[::-1]
+    assert resolve_devices(1) == gpus[1:]
+    assert resolve_devices(["cpu", "cpu"]) == [cpu, cpu]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert resolve_devices("auto", num_local=2) == gpus[:1] * 2, "a launcher that shows each rank a GPU of its own"
+
+
+def test_a_device_that_is_not_there_is_named_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    with pytest.raises(ValueError) as caught:
+        resolve_devices([0, 4])
+    assert str(caught.value) == "devices=[0,4]: 4 is not there; visible: cpu, 0, 1 (CUDA_VISIBLE_DEVICES is '4,5')"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES is not set"):
+        resolve_devices(7)
+    with pytest.raises(ValueError, match=r"devices=\[0,1\] gives 2 devices to the 3 ranks that were started"):
+        resolve_devices([0, 1], num_local=3)

@@ -55,7 +55,10 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
     [
         ("seed=-1", "seed must be at least 0, got -1"),
         ("num_threads=-1", "num_threads must be at least 0, got -1"),
-        ("devices=gpu", "devices must be auto, cpu or the index of one CUDA device, got 'gpu'"),
+        ("devices=gpu", "devices must be auto, cpu, the index of a CUDA device, or a list such as"),
+        ("devices=[]", "got an empty list"),
+        ("devices=true", "got True"),
+        ("devices=[auto,cpu]", "got [auto,cpu]"),
         ("name=a/b", "name must be a folder name without '/', got 'a/b'"),
         ("task.batch_size=0", "task.batch_size must be at least 1, got 0"),
         ("host.widths=[]", "host.widths must name at least one block, got []"),

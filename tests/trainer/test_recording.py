@@ -16,7 +16,8 @@ from esper.envs.observations import Observation
 from esper.envs.records import StepResult
 from esper.envs.rewards import total
 from esper.lifecycle import STAGE_NAMES
-from esper.recording import IterationRecorder, OpCounts, TimelineRecorder
+from esper.recording import IterationRecorder, TimelineRecorder
+from esper.tallies import OpCounts
 from esper.telemetry.events import EpisodeEnded, Event, GateEvaluated, HostCrashed, LastAction, StageChanged
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.records import Metrics
@@ -80,7 +81,7 @@ Recorded = tuple[GrowthEnv, IterationRecorder, list[Event], list[Step], Timeline
 
 def test_metrics_agree_with_a_recount(recorded: Recorded) -> None:
     env, recorder, _, steps, _ = recorded
-    metrics = recorder.metrics()
+    metrics = recorder.tally.metrics()
     ops = torch.cat([actions[:, Head.OP] for _, actions, _ in steps])
     free = torch.cat([observation.masks.op.sum(1) > 1 for observation, _, _ in steps])
     for op, name in enumerate(OP_NAMES):
@@ -164,7 +165,7 @@ def test_episode_events_and_a_crash(laboratory: Laboratory) -> None:
     [crash] = [event for event in events if isinstance(event, HostCrashed)]
     assert (crash.environment, crash.epoch, crash.iteration) == (1, 5, 3)
     assert crash.instance == ended[0].instance == steps[4][2].episodes[0].instance.index
-    metrics = recorder.metrics()
+    metrics = recorder.tally.metrics()
     assert metrics["charts/num_crashed"] == 1
     assert metrics["charts/num_episodes"] == 3
     assert Counter(event.kind for event in events)["episode_ended"] == 3
@@ -177,7 +178,7 @@ def test_nothing_measured_is_none_and_not_zero(laboratory: Laboratory) -> None:
     observation = env.reset()
     waiting = torch.zeros(3, 8, dtype=torch.int64)
     recorder(observation, waiting, env.step(waiting))
-    metrics = recorder.metrics()
+    metrics = recorder.tally.metrics()
     for name in ("episodic_return", "final_val_accuracy", "never_val_accuracy"):
         assert metrics[f"charts/{name}"] is None
     counts = OpCounts()

@@ -21,7 +21,9 @@ from esper.closing import closing_report
 from esper.comparison import compare
 from esper.config import compose, load, to_plain
 from esper.config.store import to_yaml
+from esper.members import describe
 from esper.policy import Normaliser
+from esper.policy.normaliser import Moments
 from esper.ppo import ppo_update
 from esper.rollout import Carry
 from esper.runs import RunFolder, RunFolderError
@@ -203,17 +205,17 @@ def test_the_normaliser_changes_once_per_iteration_after_the_update(
         at_update.append(float(trainer.normaliser.count))
         return ppo_update(*arguments)
 
-    def take_in(features: torch.Tensor) -> None:
-        updates.append(tuple(features.shape))
-        Normaliser.update(trainer.normaliser, features)
+    def take_in(new: Moments) -> None:
+        updates.append(float(new.count))
+        Normaliser.merge(trainer.normaliser, new)
 
     monkeypatch.setattr(esper.trainer, "ppo_update", update)
-    monkeypatch.setattr(trainer.normaliser, "update", take_in)
+    monkeypatch.setattr(trainer.normaliser, "merge", take_in)
     carry = Carry(trainer.env.reset(), trainer.policy.initial_state(3))
     for iteration in (1, 2):
         trainer.iterate(iteration, carry)
     assert at_update == [0, 18]
-    assert updates == [(3, 6, trainer.policy.num_features)] * 2
+    assert updates == [18, 18]
     assert float(trainer.normaliser.count) == 36
 
 
@@ -223,9 +225,9 @@ def test_schedules_of_entropy_and_learning_rate_reach_the_update(
     trainer = make_trainer(tmp_path, "ppo.anneal_lr=true", "ppo.anneal_iterations=4", "ppo.lr=0.01")
     seen = []
 
-    def update(policy: Any, optimizer: Any, buffer: Any, settings: Any, ent_coef: float, shuffling: Any) -> Any:
+    def update(policy: Any, optimizer: Any, buffer: Any, settings: Any, ent_coef: float, *rest: Any) -> Any:
         seen.append((ent_coef, optimizer.param_groups[0]["lr"]))
-        return ppo_update(policy, optimizer, buffer, settings, ent_coef, shuffling)
+        return ppo_update(policy, optimizer, buffer, settings, ent_coef, *rest)
 
     monkeypatch.setattr(esper.trainer, "ppo_update", update)
     carry = Carry(trainer.env.reset(), trainer.policy.initial_state(3))
@@ -330,7 +332,7 @@ def test_the_closing_report_does_without_a_learned_controller_or_plots(tmp_path:
     folder.metrics.write_text('{"iteration": 1, "charts/SPS": 2.0}\n{"iteration": 2, "charts/SPS": 4.0}\n')
     policy, normaliser = laboratory.policy()
     outcomes = compare(laboratory, policy, normaliser, None, lambda name, done, total: None)
-    closing_report(laboratory, folder, outcomes, wall_seconds=1.5)
+    closing_report(laboratory, folder, outcomes, describe(laboratory), wall_seconds=1.5)
     result = read(folder.result)
     assert result["return_differences"] == {}
     assert result["env_epochs_per_second"] == 3.0

@@ -1,0 +1,180 @@
+"""Starting a run on its devices: in this process for one, as one process per device for several.
+
+torchrun and ``srun`` start the processes themselves; then each of them only joins the others. Otherwise this process
+starts them, watches them, and ends the run when one of them dies: nobody waits for a rank that is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from esper.config import UsageError, to_yaml
+from esper.config.errors import RunError
+from esper.config.root import Config
+from esper.devices import resolve_devices
+from esper.ranks import Placement, connected, outside_placement
+from esper.runs import RunFolder, RunState
+
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 2.0
+"""Time that ranks get to end by themselves once one of them has; then they are terminated, and later killed."""
+
+PEER_LOST = 75
+"""Exit code of a rank that ended only because another one had."""
+
+
+def launch(config: Config, run_dir: Path) -> None:
+    """Train on the configured devices.
+
+    Raises:
+        RunError: a rank died; the message says which and why, and its traceback is in ``status.json``.
+    """
+    placement = outside_placement()
+    if placement is not None:
+        run_rank(config, run_dir, placement)
+        return
+    devices = resolve_devices(config.devices)
+    if len(devices) > 1:
+        _run_ranks(config, run_dir, [str(device) for device in devices])
+        return
+    from esper.trainer import train
+
+    train(config, run_dir)
+
+
+def run_rank(config: Config, run_dir: Path, placement: Placement) -> None:
+    """Take part in a run as one of its ranks; the run folder is the first rank's."""
+    from esper.trainer import train
+
+    with connected(placement) as ranks:
+        train(config, ranks.broadcast(run_dir), ranks)
+
+
+def _run_ranks(config: Config, run_dir: Path, devices: Sequence[str]) -> None:
+    folder = RunFolder(run_dir)
+    with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, _termination_as_exit():
+        children = [_start(config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices))]
+        try:
+            codes = _watch(children)
+        except BaseException as error:
+            _end(children, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+            if folder.status_file.exists():
+                folder.status(RunState.PREEMPTED)
+            raise
+        if any(codes):
+            _end(children, signal.SIGTERM)
+            _report(folder, Path(scratch), codes, devices)
+
+
+def _start(config: Config, run_dir: Path, scratch: Path, rank: int, size: int) -> subprocess.Popen[str]:
+    order = {
+        "config": to_yaml(config),
+        "run_dir": str(run_dir.absolute()),
+        "rank": rank,
+        "size": size,
+        "rendezvous": f"file://{scratch}/rendezvous",
+        "failure": str(_failure_file(scratch, rank)),
+    }
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    if sys.platform == "linux":
+        # All ranks are on this machine, whatever its name resolves to.
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "esper.rank"],
+        stdin=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,  # an interrupt from the keyboard reaches this process, which passes it on once
+    )
+    assert child.stdin is not None
+    # The pipe stays open: when it breaks, the child knows that this process is gone.
+    child.stdin.write(json.dumps(order) + "\n")
+    child.stdin.flush()
+    return child
+
+
+def _failure_file(scratch: Path, rank: int) -> Path:
+    return scratch / f"rank-{rank}.json"
+
+
+def _watch(children: Sequence[subprocess.Popen[str]]) -> list[int | None]:
+    """Wait until all ranks are done, or one has failed and the others had time to end by themselves: exit codes."""
+    while True:
+        codes = [child.poll() for child in children]
+        if all(code == 0 for code in codes):
+            return codes
+        if any(codes):
+            _wait(children)
+            return [child.poll() for child in children]
+        time.sleep(POLL_SECONDS)
+
+
+def _wait(children: Sequence[subprocess.Popen[str]]) -> None:
+    """Until all ranks have ended, but not for long."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _end(children: Sequence[subprocess.Popen[str]], first: signal.Signals) -> None:
+    """Make the ranks that are left end; returns when all have."""
+    for kind in (first, signal.SIGTERM, signal.SIGKILL):
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(kind)
+        _wait(children)
+
+
+def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devices: Sequence[str]) -> NoReturn:
+    """Mark the run as failed by the rank that was the first cause, and say so."""
+    causes = [rank for rank, code in enumerate(codes) if code not in (None, 0, PEER_LOST)]
+    rank = (causes or [codes.index(PEER_LOST)])[0]
+    code = codes[rank]
+    assert code is not None
+    failure = _read_failure(_failure_file(scratch, rank))
+    if failure.get("usage"):
+        raise UsageError(failure["message"])
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    what = f"failed ({failure['message']})" if failure else how
+    message = f"rank {rank} on {devices[rank]} {what}"
+    if folder.status_file.exists():
+        folder.status(RunState.FAILED, rank=rank, traceback=failure.get("traceback", message))
+    if failure:
+        print(failure["traceback"], file=sys.stderr, flush=True)
+    checkpoint = folder.checkpoints / "last.pt"
+    kept = f"; the last checkpoint is {checkpoint}" if checkpoint.exists() else ""
+    raise RunError(f"{message}; the other ranks were ended{kept}")
+
+
+def _read_failure(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+@contextmanager
+def _termination_as_exit() -> Iterator[None]:
+    """While ranks run, a request to terminate unwinds this process, which ends them."""
+
+    def unwind(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, unwind)
+    except ValueError:  # not the main thread of its process, as under some launchers: whoever started it ends it
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,64 @@
+"""One rank of a run, as :mod:`esper.launch` starts it: reads its orders from standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from esper.config import UsageError, from_yaml
+from esper.launch import PEER_LOST, run_rank
+from esper.ranks import PeerLost, Placement
+from esper.runs import RunFolderError, write_atomic
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Take part in a run; leave a record of a failure where the orders say."""
+    order = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_launcher, daemon=True).start()
+    placement = Placement(
+        rank=order["rank"],
+        size=order["size"],
+        local_rank=order["rank"],
+        local_size=order["size"],
+        rendezvous=order["rendezvous"],
+    )
+    try:
+        run_rank(from_yaml(order["config"]), Path(order["run_dir"]), placement)
+    except KeyboardInterrupt:
+        _leave(INTERRUPTED)
+    except BaseException as error:
+        _record(Path(order["failure"]), error)
+        _leave(PEER_LOST if isinstance(error, PeerLost) else 1)
+
+
+def _record(path: Path, error: BaseException) -> None:
+    record: dict[str, Any] = {
+        "message": str(error) or type(error).__name__,
+        "usage": isinstance(error, UsageError | RunFolderError),
+        "traceback": traceback.format_exc(),
+    }
+    write_atomic(path, json.dumps(record))
+
+
+def _end_with_the_launcher() -> None:
+    """Standard input ends when the process that started this one does, even if it was killed."""
+    sys.stdin.read()
+    _leave(INTERRUPTED)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: an orderly exit would part from ranks that may be gone, and wait for them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The processes of one run, one per device, and what they tell one another.
+
+Every rank takes part in every exchange, in the same order: none may hang on something that only one rank sees, such as
+the life of a host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+TIMEOUT = timedelta(hours=2)
+"""Longest wait for the slowest rank: an iteration of big hosts takes long. A rank that dies is noticed at once."""
+
+SLURM_PORTS = 20_000, 20_000
+"""First port and number of ports among which a Slurm job's id picks one."""
+
+
+class PeerLost(RuntimeError):
+    """An exchange failed, because another rank has ended or cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a process stands among those of its run.
+
+    Attributes:
+        rank, size: among all.
+        local_rank, local_size: among those on this machine.
+        rendezvous: where they meet, as ``torch.distributed`` takes it.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    rendezvous: str
+
+
+def outside_placement(environ: Mapping[str, str] = os.environ) -> Placement | None:
+    """Where torchrun, or ``srun`` with several tasks, has put this process; ``None`` if neither started it."""
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
+        return Placement(
+            rank=int(environ["RANK"]),
+            size=int(environ["WORLD_SIZE"]),
+            local_rank=int(environ["LOCAL_RANK"]),
+            local_size=int(environ.get("LOCAL_WORLD_SIZE", environ["WORLD_SIZE"])),
+            rendezvous="env://",
+        )
+    # Only steps have these; the script of a batch job, which starts its ranks itself, has SLURM_NTASKS alone.
+    if int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and "SLURM_PROCID" in environ:
+        first, count = SLURM_PORTS
+        nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "localhost"
+        tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ["SLURM_STEP_NUM_TASKS"]
+        return Placement(
+            rank=int(environ["SLURM_PROCID"]),
+            size=int(environ["SLURM_STEP_NUM_TASKS"]),
+            local_rank=int(environ.get("SLURM_LOCALID", "0")),
+            local_size=_tasks_of_node(tasks, int(environ.get("SLURM_NODEID", "0"))),
+            rendezvous=f"tcp://{_first_node(nodes)}:{first + int(environ.get('SLURM_JOB_ID', '0')) % count}",
+        )
+    return None
+
+
+def _first_node(nodes: str) -> str:
+    """The first of Slurm's node names: ``gpu[03-05,9],cpu1`` begins with ``gpu03``."""
+    match = re.match(r"([^,\[]+)(?:\[([^\],\-]+))?", nodes)
+    assert match is not None, f"no node in {nodes!r}"
+    return match[1] + (match[2] or "")
+
+
+def _tasks_of_node(tasks: str, node: int) -> int:
+    """Slurm's run-length list of tasks per node: in ``2(x3),1`` nodes 0 to 2 have two, node 3 has one."""
+    counts: list[int] = []
+    for part in tasks.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        assert match is not None, f"no task count in {part!r}"
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts[node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This process among the ranks of its run; exchanges do nothing where it is alone."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes and prints."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Add a tensor of one shape up over all ranks, in place; the same bits everywhere."""
+        if self.size > 1:
+            with _peers():
+                dist.all_reduce(tensor)
+        return tensor
+
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's picklable value, in rank order."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        with _peers():
+            dist.all_gather_object(values, value)
+        return values
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's picklable value, in rank order, on the first rank; nothing on the others."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.is_first else None
+        with _peers():
+            dist.gather_object(value, values)
+        return values or []
+
+    def broadcast(self, value: T) -> T:
+        """The first rank's picklable value, on all."""
+        if self.size == 1:
+            return value
+        values: list[Any] = [value]
+        with _peers():
+            dist.broadcast_object_list(values)
+        return cast(T, values[0])
+
+
+ALONE = Ranks()
+"""The only rank of its run."""
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost("an exchange between ranks failed: another rank has ended or cannot be reached") from error
+
+
+@contextmanager
+def connected(placement: Placement) -> Iterator[Ranks]:
+    """Meet the other ranks; part from them at the end."""
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    with _peers():
+        dist.init_process_group(
+            backend,
+            init_method=placement.rendezvous,
+            rank=placement.rank,
+            world_size=placement.size,
+            timeout=TIMEOUT,
+        )
+    yield Ranks(
+        rank=placement.rank,
+        size=placement.size,
+        local_rank=placement.local_rank,
+        local_size=placement.local_size,
+    )
+    # Only after a good end: parting from a rank that has died could wait for it.
+    dist.destroy_process_group()

@@ -1,0 +1,33 @@
+"""A logger that keeps events until somebody else takes them: how ranks that write nothing report."""
+
+from __future__ import annotations
+
+from esper.telemetry.events import Event
+from esper.telemetry.records import Metrics
+
+
+class EventBuffer:
+    """Keeps events in memory; metrics and stages are the first rank's business."""
+
+    name = "buffer"
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    def drain(self) -> list[Event]:
+        """All events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def event(self, event: Event) -> None:
+        """Keep one event."""
+        self._events.append(event)
+
+    def metrics(self, iteration: int, metrics: Metrics) -> None:
+        """The first rank logs them."""
+
+    def stage(self, message: str, done: int, total: int) -> None:
+        """The first rank shows them."""
+
+    def close(self, status: str) -> None:
+        """Nothing is open."""
