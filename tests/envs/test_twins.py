@@ -14,7 +14,9 @@ from esper.build import Laboratory
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.twins import TwinCache
 from esper.hosts import SegmentedHost, apply_fault_mask, fault_mask, reset_parameters
-from esper.population import MAPPINGS
+from esper.population import MAPPINGS, GrowthStage
+from esper.population.stack import adam_step
+from esper.population.training import plan_training, step_gradients
 from esper.rng import generator
 from esper.tasks import epoch_indices
 
@@ -113,3 +115,22 @@ def test_few_classes_are_scored_on_their_own_samples(laboratory: Laboratory, poo
     assert torch.equal(weights > 0, chosen)
     seen = laboratory.task.train.labels[laboratory.nursery.order([instance], [0])[0]]
     assert set(seen.tolist()) <= set(instance.classes)
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize("num_envs", [2, 4, 7])
+def test_a_host_has_the_same_bits_wherever_it_stands(mapping: str, num_envs: int) -> None:
+    """Twins stand at other places of their stack than environments do, and yet a host left alone earns exactly 0."""
+    laboratory = small_laboratory(f"env.mapping={mapping}")
+    population, task = laboratory.population(num_envs), laboratory.task
+    [instance, *_] = laboratory.pool("train", 2).instances
+    laboratory.nursery.place(population, range(num_envs), [instance] * num_envs)
+    no = torch.zeros_like(population.blueprint, dtype=torch.bool)
+    plan = plan_training(population, GrowthStage(alpha=no.double(), developing=no, isolated=no), "auxiliary")
+    stream, hosts = torch.Generator().manual_seed(0), population.hosts
+    for _ in range(15):
+        rows = torch.randint(len(task.train), (64,), generator=stream).expand(num_envs, -1)
+        result = step_gradients(population, plan, task.train.images[rows], task.train.labels[rows], stacks=[hosts])
+        adam_step([hosts], result.gradients, lr=0.01)
+        for tensor in (result.loss, result.gradients[0], hosts.values.detach()):
+            assert (tensor == tensor[0]).all()

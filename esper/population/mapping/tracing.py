@@ -163,8 +163,23 @@ def check_flatten(mapping: str, name: str, layer: nn.Flatten) -> None:
 def row_linear(name: str, layer: nn.Linear, rows: Tensor, parameters: Parameters) -> Tensor:
     """A linear layer of every row: ``[R, B, F] -> [R, B, O]``."""
     out = torch.bmm(rows, parameters[f"{name}.weight"].transpose(1, 2))
-    if layer.bias is not None:
-        # A product with ones, not a broadcast: its backward then sums each row by itself, in an order that does not
-        # depend on where the row is in the stack.
-        out = out + torch.bmm(rows.new_ones(*rows.shape[:2], 1), parameters[f"{name}.bias"].unsqueeze(1))
-    return out
+    if layer.bias is None:
+        return out
+    biased: Tensor = _RowBias.apply(out, parameters[f"{name}.bias"])  # type: ignore[no-untyped-call]
+    return biased
+
+
+class _RowBias(torch.autograd.Function):
+    """``x [R, B, O] + bias [R, O]``, the bias's gradient summed in float64.
+
+    A sum in float32 takes its samples in an order that depends on where the row is in the stack; in float64 that is
+    lost in rounding, so that a row's bits are the same anywhere.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        return x + bias.unsqueeze(1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, gradient.sum(1, dtype=torch.float64).to(gradient.dtype)
