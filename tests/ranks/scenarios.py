@@ -1,0 +1,163 @@
+"""What two ranks do together, run in processes of their own: each function here is called on every rank.
+
+A scenario returns something picklable; the tests look at what each rank returned.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "ppo")]
+
+from cue_world import filled_buffer, new_buffer, small_policy  # noqa: E402
+
+from esper.policy import Normaliser  # noqa: E402
+from esper.policy.normaliser import moments  # noqa: E402
+from esper.ppo import Metrics, PPOSettings, RolloutBuffer, ppo_update  # noqa: E402
+from esper.ppo.losses import normalise_advantages  # noqa: E402
+from esper.ranks import ALONE, Placement, Ranks, connected  # noqa: E402
+
+NUM_ENVS = 5
+SHARES = (range(3), range(3, 5))
+"""Uneven: three environments on the first rank, two on the second."""
+
+LEARNING = PPOSettings(num_minibatches=1, update_epochs=4, target_kl=None)
+
+
+def part(whole: RolloutBuffer, share: range) -> RolloutBuffer:
+    """The rollout of some environments as a buffer of its own."""
+    buffer = new_buffer(len(share), whole.num_steps)
+    buffer._data = whole.data[torch.tensor(share)]
+    buffer._cursor = whole.num_steps
+    return buffer
+
+
+def learn(
+    ranks: Ranks, settings: PPOSettings = LEARNING, spoil: Callable[[RolloutBuffer], None] = lambda buffer: None
+) -> tuple[list[torch.Tensor], Metrics]:
+    """Parameters after an update on one rollout, of which each rank has its share, and what it reports."""
+    policy = small_policy()
+    whole = filled_buffer(policy, num_envs=NUM_ENVS)
+    spoil(whole)
+    own = whole if ranks.size == 1 else part(whole, SHARES[ranks.rank])
+    first = 0 if ranks.size == 1 else SHARES[ranks.rank].start
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3, eps=1e-5)
+    generator = torch.Generator().manual_seed(2)
+    result = ppo_update(policy, optimizer, own, settings, 0.01, generator, ranks, first)
+    return [parameter.detach() for parameter in policy.parameters()], result.metrics
+
+
+def uneven(ranks: Ranks) -> Any:
+    """An update of five environments on two ranks."""
+    return learn(ranks)
+
+
+def uneven_per_head(ranks: Ranks) -> Any:
+    """The same with a ratio per head, whose clipped share has a denominator of its own."""
+    return learn(ranks, replace(LEARNING, ratio="per_head"))
+
+
+def shifted(buffer: RolloutBuffer) -> None:
+    """Make the policy look far from what it was in the last environment, which is the second rank's."""
+    log_prob = buffer.data.log_prob
+    log_prob[-1, :, 0] -= 0.9 * (log_prob[-1, :, 0] != 0)
+
+
+def kl_of_one_rank(ranks: Ranks) -> Any:
+    """Only the second rank's environments have moved."""
+    return learn(ranks, replace(LEARNING, target_kl=0.01), shifted)
+
+
+def poisoned(buffer: RolloutBuffer) -> None:
+    """A reward of the last environment, which is the second rank's, is not a number."""
+    buffer.data.reward[-1] = torch.nan
+
+
+def broken_on_one_rank(ranks: Ranks) -> Any:
+    """Two minibatches: the one with the second rank's broken environment is skipped by both, the other is not."""
+    settings = replace(LEARNING, num_minibatches=2, update_epochs=1, norm_adv=False)
+    return learn(ranks, settings, poisoned)
+
+
+def merged_normaliser(ranks: Ranks) -> Any:
+    """Two rollouts of uneven size, taken in rank by rank."""
+    features = torch.randn(2, NUM_ENVS, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    features = (50 + 3 * features).float()
+    normaliser = Normaliser(torch.ones(4, dtype=torch.bool))
+    for rollout in features:
+        own = rollout if ranks.size == 1 else rollout[torch.tensor(SHARES[ranks.rank])]
+        for new in ranks.all_gather(moments(own)):
+            normaliser.merge(new)
+    return dict(normaliser.state_dict())
+
+
+def advantages(ranks: Ranks) -> Any:
+    """Normalised advantages of five environments, in whole or in shares."""
+    stream = torch.Generator().manual_seed(3)
+    values = 5 + 2 * torch.randn(NUM_ENVS, 9, generator=stream)
+    choice = torch.rand(NUM_ENVS, 9, generator=stream) < 0.7
+    if ranks.size > 1:
+        own = torch.tensor(SHARES[ranks.rank])
+        values, choice = values[own], choice[own]
+    return normalise_advantages(values, choice, ranks.sum)
+
+
+def exchanges(ranks: Ranks) -> Any:
+    """Every kind of exchange once."""
+    return {
+        "sum": ranks.sum(torch.full((2,), 1.0 + ranks.rank)).tolist(),
+        "all_gather": ranks.all_gather(f"rank {ranks.rank}"),
+        "gather": ranks.gather(ranks.rank),
+        "broadcast": ranks.broadcast(f"from {ranks.rank}"),
+    }
+
+
+SCENARIOS = (
+    uneven,
+    uneven_per_head,
+    kl_of_one_rank,
+    broken_on_one_rank,
+    merged_normaliser,
+    advantages,
+    exchanges,
+)
+
+
+def alone() -> dict[str, Any]:
+    """What one rank with everything returns."""
+    return {scenario.__name__: scenario(ALONE) for scenario in SCENARIOS}
+
+
+def together() -> list[dict[str, Any]]:
+    """What each of two ranks returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            subprocess.Popen([sys.executable, __file__, folder, str(rank)], stdout=subprocess.DEVNULL)
+            for rank in (0, 1)
+        ]
+        codes = [rank.wait(timeout=120) for rank in ranks]
+        assert codes == [0, 0]
+        return [pickle.loads((Path(folder) / f"{rank}.pickle").read_bytes()) for rank in (0, 1)]
+
+
+def main(folder: str, rank: int) -> None:
+    """Run everything as one of two ranks."""
+    torch.set_num_threads(1)
+    placement = Placement(rank=rank, size=2, local_rank=rank, local_size=2, rendezvous=f"file://{folder}/rendezvous")
+    with connected(placement) as ranks:
+        found = {scenario.__name__: scenario(ranks) for scenario in SCENARIOS}
+    (Path(folder) / f"{rank}.pickle").write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,83 @@
+"""Two ranks decide and learn as one: with uneven shares, and when only one of them sees something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from scenarios import alone, together
+
+Found = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def pair() -> list[Found]:
+    return together()
+
+
+@pytest.fixture(scope="module")
+def single() -> Found:
+    return alone()
+
+
+def equal_parameters(pair: list[Found], scenario: str) -> None:
+    """Policies that part by a bit drift apart for good."""
+    for first, second in zip(pair[0][scenario][0], pair[1][scenario][0], strict=True):
+        assert torch.equal(first, second)
+
+
+def test_what_ranks_tell_one_another(pair: list[Found]) -> None:
+    for rank, found in enumerate(pair):
+        assert found["exchanges"] == {
+            "sum": [3.0, 3.0],
+            "all_gather": ["rank 0", "rank 1"],
+            "gather": [0, 1] if rank == 0 else [],
+            "broadcast": "from 0",
+        }
+
+
+@pytest.mark.parametrize("scenario", ["uneven", "uneven_per_head"])
+def test_uneven_shares_learn_what_one_rank_with_all_environments_learns(
+    pair: list[Found], single: Found, scenario: str
+) -> None:
+    equal_parameters(pair, scenario)
+    for shared, whole in zip(pair[0][scenario][0], single[scenario][0], strict=True):
+        torch.testing.assert_close(shared, whole, rtol=1e-4, atol=1e-6)
+    metrics, expected = pair[0][scenario][1], single[scenario][1]
+    assert metrics == pair[1][scenario][1], "every rank reports the whole"
+    assert metrics.keys() == expected.keys()
+    for name, value in expected.items():
+        close = metrics[name] is None if value is None else metrics[name] == pytest.approx(value, rel=1e-3, abs=1e-6)
+        assert close, name
+
+
+def test_advantages_are_normalised_over_all_ranks(pair: list[Found], single: Found) -> None:
+    both = torch.cat([found["advantages"] for found in pair])
+    torch.testing.assert_close(both, single["advantages"], rtol=1e-6, atol=1e-7)
+
+
+def test_the_kl_of_one_rank_stops_both_before_the_same_step(pair: list[Found], single: Found) -> None:
+    equal_parameters(pair, "kl_of_one_rank")
+    [first, second] = [found["kl_of_one_rank"][1] for found in pair]
+    assert first == second
+    assert first["losses/early_stop_epoch"] == single["kl_of_one_rank"][1]["losses/early_stop_epoch"] == 0
+    assert first["losses/approx_kl"] == pytest.approx(single["kl_of_one_rank"][1]["losses/approx_kl"])
+    assert first["losses/policy_loss"] is None, "no step was taken"
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_both(pair: list[Found]) -> None:
+    equal_parameters(pair, "broken_on_one_rank")
+    for found in pair:
+        parameters, metrics = found["broken_on_one_rank"]
+        assert metrics["losses/skipped_minibatches"] == 1
+        assert metrics["losses/policy_loss"] is not None, "the other minibatch was learned from"
+        assert all(parameter.isfinite().all() for parameter in parameters)
+
+
+def test_merged_normalisers_equal_that_of_one_rank(pair: list[Found], single: Found) -> None:
+    expected = single["merged_normaliser"]
+    for name, value in expected.items():
+        assert torch.equal(pair[0]["merged_normaliser"][name], pair[1]["merged_normaliser"][name])
+        torch.testing.assert_close(pair[0]["merged_normaliser"][name], value, rtol=1e-12, atol=0)
+    assert float(expected["count"]) == 2 * 5 * 7
