@@ -117,8 +117,6 @@ NUM_OPS = len(Op)
 OP_NAMES: tuple[str, ...] = tuple(op.name for op in Op)
 BLUEPRINT_IDS: tuple[str, ...] = tuple(blueprint.name.lower() for blueprint in Blueprint)
 NUM_BLUEPRINTS = len(BLUEPRINT_IDS)
-NULL_BLUEPRINT = NUM_BLUEPRINTS
-"""Embedding index of an empty slot."""
 
 STYLE_NAMES: tuple[str, ...] = tuple(style.name for style in Style)
 STYLE_ALGORITHMS: tuple[BlendAlgorithm, ...] = (

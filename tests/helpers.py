@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -182,3 +182,10 @@ def plain_points(network: SegmentedHost, split: Split, weights: Tensor) -> float
         probabilities = network(split.images.double()).softmax(dim=1)
     right = probabilities[torch.arange(len(split)), split.labels]
     return 100 * float((right * weights.double()).sum() / weights.double().sum())
+
+
+@torch.no_grad()
+def mask_host(host: SegmentedHost, mask: Mapping[str, Tensor]) -> None:
+    """Set the weights that do not exist to zero, in place."""
+    for name, value in host.named_host_parameters():
+        value.masked_fill_(~mask[name], 0.0)

@@ -100,13 +100,12 @@ class HostHistory:
         for name, (_, shape, value) in _FIRST.items():
             setattr(self, name, getattr(self, name).masked_fill(which.view(-1, *(1 for _ in shape)), value))
 
-    def record(self, loss: Tensor, accuracy: Tensor, *, which: Tensor | None = None) -> None:
+    def record(self, loss: Tensor, accuracy: Tensor) -> None:
         """Append the validation after a trained epoch.
 
         Args:
             loss: ``float [E]``.
             accuracy: ``float [E]`` in [0, 1].
-            which: ``bool [E]``, environments to which it applies; all by default.
         """
         loss = loss.double()
         loss = torch.where(loss.isfinite(), loss, torch.inf)
@@ -118,7 +117,6 @@ class HostHistory:
         low, high = STABLE_CHANGE
         stable_epochs = torch.where((change > low) & (change < high), self.stable_epochs + 1, 0)
         self._update(
-            which,
             epoch=self.epoch + 1,
             losses=torch.cat([self.losses[:, 1:], loss[:, None]], dim=1),
             accuracies=torch.cat([self.accuracies[:, 1:], accuracy[:, None]], dim=1),
@@ -132,13 +130,10 @@ class HostHistory:
 
     def record_action(self, op: Tensor, success: Tensor) -> None:
         """Remember the last op, ``int64 [E]``, and whether it took effect, ``bool [E]``."""
-        self._update(None, last_op=op.clone(), last_success=success.clone())
+        self._update(last_op=op.clone(), last_success=success.clone())
 
-    def _update(self, which: Tensor | None, **values: Tensor) -> None:
+    def _update(self, **values: Tensor) -> None:
         for name, value in values.items():
-            if which is not None:
-                old: Tensor = getattr(self, name)
-                value = torch.where(which.view(-1, *(1 for _ in old.shape[1:])), value, old)
             setattr(self, name, value)
 
 

@@ -52,10 +52,6 @@ class Potential:
         """Phi = 0 in some environments, ``which: bool [E]``."""
         return Potential(gap=self.gap.masked_fill(which, 0.0), rent=self.rent.masked_fill(which, 0.0))
 
-    def phi(self) -> Tensor:
-        """``float64 [E]``."""
-        return self.gap - self.rent
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardInputs:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from esper.hosts.base import Place, SegmentedHost
 from esper.hosts.cnn import CNNHost, build_cnn
-from esper.hosts.faults import apply_fault_mask, check_fault, fault_mask, num_live_parameters
+from esper.hosts.faults import check_fault, fault_mask
 from esper.hosts.init import reset_parameters
 
 HOSTS: dict[str, Callable[..., SegmentedHost]] = {"cnn": build_cnn}
@@ -33,10 +33,8 @@ __all__ = [
     "CNNHost",
     "Place",
     "SegmentedHost",
-    "apply_fault_mask",
     "build_host",
     "check_fault",
     "fault_mask",
-    "num_live_parameters",
     "reset_parameters",
 ]

@@ -7,7 +7,6 @@ weight is zero, stays zero, and counts neither as a parameter nor in rent.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -95,15 +94,3 @@ def fault_mask(host: SegmentedHost, fault: str, alive_channels: int = 2) -> dict
         kernel[:] = False
         kernel[..., centre, centre] = True
     return mask
-
-
-@torch.no_grad()
-def apply_fault_mask(host: SegmentedHost, mask: Mapping[str, Tensor]) -> None:
-    """Set the weights that do not exist to zero, in place."""
-    for name, value in host.named_host_parameters():
-        value.masked_fill_(~mask[name], 0.0)
-
-
-def num_live_parameters(mask: Mapping[str, Tensor]) -> int:
-    """Number of weights that exist: what counts as host parameters."""
-    return sum(int(values.sum()) for values in mask.values())

@@ -29,11 +29,6 @@ class Transitions:
     removed: Tensor
     verdicts: Verdicts
 
-    @property
-    def moved(self) -> Tensor:
-        """``bool [E, S]``: the stage changed."""
-        return self.before != self.after
-
 
 def tick(state: SlotState) -> None:
     """Advance pending ramps by one epoch, then every clock. Called once per epoch, before it is trained.

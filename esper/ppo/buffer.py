@@ -166,6 +166,7 @@ class RolloutBuffer:
         step, data = self._cursor, self._data
         assert step < self.num_steps, "the rollout is full: start() a new one"
         assert bootstrap_value is not None or step + 1 < self.num_steps, "the last step needs a bootstrap value"
+        assert bootstrap_value is not None or not truncated.any(), "a truncated step needs a bootstrap value"
         pairs = (
             (data.features, features),
             (data.blueprint_index, blueprint_index),

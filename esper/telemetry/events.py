@@ -188,18 +188,6 @@ class Anomaly(Event):
     value: float | None
 
 
-EVENT_TYPES: tuple[type[Event], ...] = (
-    StageChanged,
-    GateEvaluated,
-    EpisodeEnded,
-    HostCrashed,
-    LastAction,
-    RatioExplosion,
-    NonFiniteUpdate,
-    Anomaly,
-)
-
-
 def to_record(event: Event) -> dict[str, Any]:
     """JSON-safe dict of an event, ``kind`` first; NaN and infinities become ``None``."""
     return {"kind": event.kind, **json_safe(event)}

@@ -73,7 +73,7 @@ class Episode:
             potential, components = paired_reward(potential, self.inputs(t), gamma=gamma, crash_penalty=PENALTY)
             assert set(components) == {"gain", "rent", "crash"}
             rewards.append(total(components).item())
-        assert potential.phi().item() == 0, "the next episode starts at 0"
+        assert (potential.gap - potential.rent).item() == 0, "the next episode starts at 0"
         return rewards
 
 
@@ -157,8 +157,9 @@ def test_each_environment_is_paid_by_its_own_rule() -> None:
     )
     potential, components = paired_reward(previous, inputs, gamma=0.5, crash_penalty=PENALTY)
     assert total(components).tolist() == [0.5 * 7 - 1, 13 - 1, 10 - 25 - 3 - PENALTY - 1, 10 - 25 - 3 - PENALTY - 1]
-    assert potential.phi().tolist() == [7, 0, 0, 0]
-    assert potential.reset(torch.tensor([True, False, False, False])).phi().tolist() == [0, 0, 0, 0]
+    assert (potential.gap - potential.rent).tolist() == [7, 0, 0, 0]
+    emptied = potential.reset(torch.tensor([True, False, False, False]))
+    assert (emptied.gap - emptied.rent).tolist() == [0, 0, 0, 0]
 
 
 # ----------------------------------------------------------------------------------------------------------- cheats

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import plain_points, small_laboratory
+from helpers import mask_host, plain_points, small_laboratory
 from torch import nn
 
 from esper.build import Laboratory
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.twins import TwinCache
-from esper.hosts import SegmentedHost, apply_fault_mask, fault_mask, reset_parameters
+from esper.hosts import SegmentedHost, fault_mask, reset_parameters
 from esper.population import MAPPINGS, GrowthStage
 from esper.population.stack import adam_step
 from esper.population.training import plan_training, step_gradients
@@ -43,7 +43,7 @@ def train_alone(laboratory: Laboratory, instance: Instance) -> list[tuple[float,
     host = copy.deepcopy(laboratory.host)
     reset_parameters(host.segments, generator("host", instance.host_seed))
     mask = fault_mask(host, instance.fault, training.alive_channels)
-    apply_fault_mask(host, mask)
+    mask_host(host, mask)
     optimizer = torch.optim.Adam(host.parameters(), lr=training.lr)
     data = laboratory.nursery.data(instance)
     points = []

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import mask_host
 from torch import nn
 
 from esper.hosts import (
     Place,
     SegmentedHost,
-    apply_fault_mask,
     build_host,
     check_fault,
     fault_mask,
-    num_live_parameters,
     reset_parameters,
 )
 from esper.rng import generator
@@ -32,6 +31,10 @@ def digits_host() -> SegmentedHost:
     )
     reset_parameters(host, generator("host"))
     return host
+
+
+def num_live(mask: dict[str, torch.Tensor]) -> int:
+    return sum(int(values.sum()) for values in mask.values())
 
 
 @pytest.mark.parametrize(
@@ -53,12 +56,12 @@ def test_live_parameters(fault: str, count: int) -> None:
         (name, value.shape) for name, value in host.named_host_parameters()
     ]
     assert all(value.dtype == torch.bool for value in mask.values())
-    assert num_live_parameters(mask) == count
+    assert num_live(mask) == count
 
 
 def test_a_starved_block_gives_only_its_first_channels() -> None:
     host = digits_host()
-    apply_fault_mask(host, fault_mask(host, "starved_1", alive_channels=3))
+    mask_host(host, fault_mask(host, "starved_1", alive_channels=3))
     feature = host.forward_to("r0c1", torch.randn(20, 1, 8, 8))
     assert (feature.abs().amax((0, 2, 3)) > 0).tolist() == [True] * 3 + [False] * 5
 
@@ -66,7 +69,7 @@ def test_a_starved_block_gives_only_its_first_channels() -> None:
 def test_centre_tap_blocks_mix_no_pixels() -> None:
     """Behind block 0, whose kernel is whole, a pixel reaches only its own place."""
     host = digits_host()
-    apply_fault_mask(host, fault_mask(host, "centre_tap_12"))
+    mask_host(host, fault_mask(host, "centre_tap_12"))
     weight = host.state_dict()["segments.1.conv1.weight"]
     x = torch.randn(1, 8, 4, 4)
     torch.testing.assert_close(
@@ -78,14 +81,14 @@ def test_centre_tap_blocks_mix_no_pixels() -> None:
 def test_an_intact_mask_changes_nothing() -> None:
     host, x = digits_host(), torch.randn(3, 1, 8, 8)
     before = host(x)
-    apply_fault_mask(host, fault_mask(host, "intact"))
+    mask_host(host, fault_mask(host, "intact"))
     assert torch.equal(host(x), before)
 
 
 def test_attached_modules_are_not_masked() -> None:
     host = digits_host()
     host.attach("r0c0", nn.Conv2d(8, 8, 3, padding=1))
-    assert num_live_parameters(fault_mask(host, "intact")) == 1362
+    assert num_live(fault_mask(host, "intact")) == 1362
 
 
 @pytest.mark.parametrize("fault", ["", "starved", "starved_x", "centre_tap", "centre_tap_", "Intact", "no_classes"])
@@ -109,6 +112,6 @@ def test_alive_channels_must_fit_the_width(alive: int) -> None:
 def test_a_host_without_blocks_is_intact_or_refused() -> None:
     host = SegmentedHost([nn.Linear(2, 2), nn.Linear(2, 2)], [Place("r0c0", 2)])
     host.family = "custom"
-    assert num_live_parameters(fault_mask(host, "intact")) == 12
+    assert num_live(fault_mask(host, "intact")) == 12
     with pytest.raises(ValueError, match="custom hosts are intact"):
         fault_mask(host, "starved_0")

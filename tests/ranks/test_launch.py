@@ -20,6 +20,8 @@ import torch
 from esper.checkpoint import load_checkpoint
 from esper.telemetry.records import read_jsonl, without_times
 
+pytestmark = pytest.mark.slow
+
 SMOKE = ("+preset=smoke", "telemetry.console=plain", "evaluation.controllers=[learned,never]")
 ENDLESS = (*SMOKE, "trainer.num_iterations=100000", "env.num_epochs=3", "telemetry.plots=false")
 PAIR = "devices=[cpu,cpu]"
@@ -129,7 +131,6 @@ def test_the_checkpoint_took_in_every_ranks_observations(finished: tuple[Path, s
     assert float(record["normaliser"]["count"]) == 2 * 5 * 5
 
 
-@pytest.mark.slow
 def test_the_same_ranks_repeat_the_same_run(finished: tuple[Path, str], tmp_path: Path) -> None:
     again = tmp_path / "again"
     assert run(command(again, PAIR, UNEVEN, "evaluation.num_hosts=3", *SMOKE)).returncode == 0
@@ -216,7 +217,6 @@ def test_an_exception_on_a_later_rank_is_the_runs_traceback(tmp_path: Path) -> N
 # -------------------------------------------------------------------------------------------------- other launchers
 
 
-@pytest.mark.slow
 def test_torchrun_starts_the_ranks_of_one_run(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["-m", "esper.train", *SMOKE, "devices=auto", "name=joined"]
@@ -236,7 +236,6 @@ def test_a_sweep_under_a_launcher_is_refused(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: a sweep (-m) cannot be run by 2 ranks at once")
 
 
-@pytest.mark.slow
 def test_jobs_of_a_sweep_may_have_ranks_of_their_own(tmp_path: Path) -> None:
     done = run([sys.executable, "-m", "esper.train", "-m", *SMOKE, PAIR, "seed=0,1"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
