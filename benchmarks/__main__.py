@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import hosts, iteration, memory, observation
+from benchmarks import hosts, iteration, life, memory, observation, throughput
 from benchmarks.records import Record, machine
 from benchmarks.report import print_section, save
 from benchmarks.scale import FULL, QUICK, Scale
@@ -25,6 +25,14 @@ SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
     hosts.SECTION: (
         "Training and validating hosts, per environment and epoch; ratio to bare hosts without modules",
         hosts.run,
+    ),
+    throughput.SECTION: (
+        "Hosts with 0, 1 or 3 conv_light modules, per environment and epoch; ratio to bare hosts without modules",
+        throughput.run,
+    ),
+    life.SECTION: (
+        "One conv_light module from germination to its keep, per environment and epoch; ratio to bare hosts without it",
+        life.run,
     ),
     iteration.SECTION: ("One PPO iteration by parts; ratio: share of the iteration", iteration.run),
     memory.SECTION: ("Memory of seed modules; ratio to what the live ones need", memory.run),

@@ -1,17 +1,11 @@
-"""One epoch of training and validating digits hosts, with and without modules, under each mapping.
-
-Axis legend: E = environments, S = slots.
-"""
+"""One epoch of training and validating digits hosts, with and without modules, under each mapping."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from benchmarks.bare import BareIncubation, BareTraining, bare_network
+from benchmarks.epochs import Epoch, Growing, each, stage_of
 from benchmarks.records import Record
 from benchmarks.scale import Scale, laboratory
 from benchmarks.timing import interleave, records
@@ -19,11 +13,12 @@ from esper.actions import BlendAlgorithm
 from esper.build import Laboratory
 from esper.envs.instances import Instance
 from esper.hosts import SegmentedHost
-from esper.population import MAPPINGS, GrowthStage, Population, build_mapping, train_epoch, valuate
+from esper.population import MAPPINGS, Population, build_mapping
 from esper.rng import generator
 
 SECTION = "hosts"
 FLOOR = "bare host"
+GROWN = "bare host + modules"
 MODULES = 2
 """Modules per host, at the first slots, where maps are largest."""
 
@@ -53,17 +48,26 @@ def run(scale: Scale) -> list[Record]:
         instances = lab.pool("train", num_envs).instances
         for growth in WORKLOADS:
             seconds = interleave(_contenders(lab, instances, growth), rounds, clock=scale.clock)
-            found += records(seconds, section=SECTION, workload=growth.name, hosts=num_envs, floor=FLOOR, per=num_envs)
+            found += records(
+                seconds,
+                section=SECTION,
+                workload=growth.name,
+                hosts=num_envs,
+                floor=FLOOR,
+                grown=GROWN if growth.num_modules else None,
+                per=num_envs,
+                samples=lab.nursery.training.steps_per_epoch * lab.nursery.training.batch_size,
+            )
     return found
 
 
-def _contenders(lab: Laboratory, instances: tuple[Instance, ...], growth: Growth) -> dict[str, Callable[[], object]]:
+def _contenders(lab: Laboratory, instances: tuple[Instance, ...], growth: Growth) -> dict[str, Epoch]:
     populations = {name: grown_population(lab, instances, growth, name) for name in MAPPINGS}
-    contenders = {FLOOR: _bare(lab, len(instances))}
+    contenders: dict[str, Epoch] = {FLOOR: each([BareTraining(bare_network(lab.host), lab.nursery) for _ in instances])}
     if growth.num_modules:
-        contenders["bare host + modules"] = _bare_grown(lab, populations["loop"], growth)
+        contenders[GROWN] = _bare_grown(lab, populations["loop"], growth)
     for name, population in populations.items():
-        contenders[f"Esper, {name}"] = epoch_of(lab, population, instances, growth)
+        contenders[f"Esper, {name}"] = _epoch_of(lab, population, instances, growth)
     return contenders
 
 
@@ -82,75 +86,20 @@ def grown_population(lab: Laboratory, instances: tuple[Instance, ...], growth: G
     return population
 
 
-def epoch_of(
-    lab: Laboratory, population: Population, instances: tuple[Instance, ...], growth: Growth
-) -> Callable[[], object]:
-    """An epoch as the environment runs it: data order, training, probes, validation, contributions."""
-    stage, samples, training = growth_stage(population, growth), lab.nursery.val(instances), lab.nursery.training
-    nobody = torch.zeros(population.num_envs, dtype=torch.bool)
-
-    def epoch() -> None:
-        train_epoch(
-            population,
-            lab.task.train.images,
-            lab.task.train.labels,
-            lab.nursery.order(instances, [0] * len(instances)),
-            stage,
-            incubation="auxiliary",
-            num_steps=training.steps_per_epoch,
-            lr=training.lr,
-            max_grad_norm=training.max_grad_norm,
-            probe=True,
-        )
-        valuate(
-            population,
-            samples,
-            alpha=stage.alpha,
-            developing=stage.developing,
-            kept=torch.zeros_like(stage.developing),
-            kept_wanted=nobody,
-            pairs_due=nobody,
-        )
-
-    return epoch
+def _epoch_of(lab: Laboratory, population: Population, instances: tuple[Instance, ...], growth: Growth) -> Epoch:
+    growing, stage = Growing(lab.nursery, population, instances), stage_of(population, growth.alpha)
+    return lambda: growing.epoch(stage, probe=True)
 
 
-def growth_stage(population: Population, growth: Growth) -> GrowthStage:
-    """All modules in isolation, or all blended."""
-    present = population.blueprint >= 0
-    alpha: Tensor = growth.alpha * present.double()
-    return GrowthStage(alpha=alpha, developing=present & (alpha == 0), isolated=torch.zeros_like(present))
-
-
-def _bare(lab: Laboratory, num_envs: int) -> Callable[[], object]:
-    training = lab.nursery.training
-    return _each(
-        [
-            BareTraining(bare_network(lab.host), lab.task, training.lr, training.batch_size, training.steps_per_epoch)
-            for _ in range(num_envs)
-        ]
-    )
-
-
-def _bare_grown(lab: Laboratory, population: Population, growth: Growth) -> Callable[[], object]:
+def _bare_grown(lab: Laboratory, population: Population, growth: Growth) -> Epoch:
     """The same modules trained by plain PyTorch; validated once, as the network is: no contributions."""
-    training = lab.nursery.training
-    shape = lab.task, training.lr, training.batch_size, training.steps_per_epoch
 
     def trained(env: int) -> BareTraining:
         alpha = [growth.alpha or 1.0] * len(population.slot_ids)
         network: SegmentedHost = population.grown(env, alpha)
         if growth.alpha:
-            return BareTraining(network, *shape)
+            return BareTraining(network, lab.nursery)
         modules = {place: network.detach(network.slot_ids[place]) for place in range(growth.num_modules)}
-        return BareIncubation(network, modules, *shape)
+        return BareIncubation(network, modules, lab.nursery)
 
-    return _each([trained(env) for env in range(population.num_envs)])
-
-
-def _each(hosts: list[BareTraining]) -> Callable[[], object]:
-    def epoch() -> None:
-        for host in hosts:
-            host.epoch()
-
-    return epoch
+    return each([trained(env) for env in range(population.num_envs)])

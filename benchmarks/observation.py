@@ -29,9 +29,8 @@ BLOCK = 20
 def run(scale: Scale) -> list[Record]:
     """One record per shape for the observation, the masks, and a bare host's training step."""
     lab = laboratory(scale.preset)
-    training = lab.nursery.training
-    bare = BareTraining(bare_network(lab.host), lab.task, training.lr, training.batch_size, training.steps_per_epoch)
-    batch = torch.arange(training.batch_size)
+    bare = BareTraining(bare_network(lab.host), lab.nursery)
+    batch = torch.arange(lab.nursery.training.batch_size)
     found = []
     for num_envs, num_slots in scale.shapes:
         observation, masks = _calls(num_envs, num_slots)

@@ -27,6 +27,8 @@ class Record:
         ratio: to what the section compares with; ``None`` where there is nothing to compare.
         unit: of median and p95.
         rounds: measurements behind them.
+        ratio_grown: to plain PyTorch with the same modules; ``None`` where there are none.
+        samples: trained on in the time given, where that is an epoch of one host; otherwise ``None``.
     """
 
     section: str
@@ -38,6 +40,8 @@ class Record:
     ratio: float | None
     unit: str
     rounds: int
+    ratio_grown: float | None = None
+    samples: int | None = None
 
 
 def machine(clock: str) -> dict[str, Any]:

@@ -17,19 +17,22 @@ from esper.runs import write_atomic
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 COLUMNS = ("workload", "hosts", "implementation", "median", "p95", "ratio")
+SPEED_COLUMNS = ("to same modules", "env-epochs/s", "samples/s")
+"""More of them where an epoch of one host was timed."""
 
 
 def print_section(records: Sequence[Record], title: str, console: Console) -> None:
     """One table for the records of one section."""
     table = Table(title=title, title_justify="left")
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column in ("hosts", "median", "p95", "ratio") else "left")
+    columns = _columns(records)
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("workload", "implementation") else "right")
     before = None
     for record in records:
         if before is not None and (record.workload, record.hosts) != before:
             table.add_section()
         before = record.workload, record.hosts
-        table.add_row(*_cells(record))
+        table.add_row(*_cells(record)[: len(columns)])
     console.print(table)
 
 
@@ -47,13 +50,15 @@ def save(folder: Path, records: Sequence[Record], machine: dict[str, Any], title
 def markdown(records: Sequence[Record], machine: dict[str, Any], titles: dict[str, str]) -> str:
     """The machine and one table per section."""
     parts = [_machine_line(machine)]
-    for section, rows in groupby(records, key=lambda record: record.section):
+    for section, group in groupby(records, key=lambda record: record.section):
+        rows = list(group)
+        columns = _columns(rows)
         lines = [
             f"### {titles[section]}",
             "",
-            f"| {' | '.join(COLUMNS)} |",
-            "|---|---:|---|---:|---:|---:|",
-            *(f"| {' | '.join(_cells(record))} |" for record in rows),
+            f"| {' | '.join(columns)} |",
+            "|---|---:|---|" + "---:|" * (len(columns) - 3),
+            *(f"| {' | '.join(_cells(record)[: len(columns)])} |" for record in rows),
         ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
@@ -69,16 +74,27 @@ def _machine_line(machine: dict[str, Any]) -> str:
     )
 
 
+def _columns(records: Sequence[Record]) -> tuple[str, ...]:
+    return COLUMNS + SPEED_COLUMNS if any(record.samples for record in records) else COLUMNS
+
+
 def _cells(record: Record) -> tuple[str, ...]:
-    share = record.ratio
+    per_second = 1e3 / record.median if record.samples else 0.0
     return (
         record.workload,
         str(record.hosts),
         record.implementation,
         _number(record.median, record.unit),
         _number(record.p95, record.unit),
-        "" if share is None else f"{share:.3f}" if share < 0.1 else f"{share:.2f}",
+        _ratio(record.ratio),
+        _ratio(record.ratio_grown),
+        f"{per_second:.3g}",
+        f"{per_second * (record.samples or 0):,.0f}",
     )
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3f}" if ratio < 0.1 else f"{ratio:.2f}"
 
 
 def _number(value: float, unit: str) -> str:

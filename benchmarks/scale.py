@@ -21,6 +21,9 @@ class Scale:
         shapes: environments and slots of the observation section.
         calls: timed calls of the observation section.
         iterations: PPO iterations.
+        throughput: environments at once, and timed rounds, of the throughput section.
+        life: environments, timed rounds, and epochs of the section on one module's life.
+        image_size, image_batch: side of a colour image, and how many of them are in a batch.
         overrides: of the whole iteration.
         clock: seconds so far.
     """
@@ -30,6 +33,10 @@ class Scale:
     shapes: tuple[tuple[int, int], ...]
     calls: int
     iterations: int
+    throughput: tuple[tuple[int, int], ...]
+    life: tuple[int, int, int]
+    image_size: int
+    image_batch: int
     overrides: tuple[str, ...] = ()
     clock: Clock = perf_counter
 
@@ -41,9 +48,23 @@ FULL = Scale(
     shapes=((4, 3), (64, 8)),
     calls=500,
     iterations=2,
+    throughput=((1, 9), (4, 7), (16, 5), (64, 2)),
+    life=(4, 5, 25),
+    image_size=32,
+    image_batch=128,
     overrides=("instances.num_train=32",),
 )
-QUICK = Scale(preset="smoke", hosts=((2, 1),), shapes=((4, 3), (64, 8)), calls=5, iterations=1)
+QUICK = Scale(
+    preset="smoke",
+    hosts=((2, 1),),
+    shapes=((4, 3), (64, 8)),
+    calls=5,
+    iterations=1,
+    throughput=((2, 1),),
+    life=(2, 1, 9),
+    image_size=8,
+    image_batch=8,
+)
 
 
 @cache

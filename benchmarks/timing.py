@@ -48,7 +48,15 @@ def interleave(
 
 
 def records(
-    seconds: Mapping[str, list[float]], *, section: str, workload: str, hosts: int, floor: str, per: int = 1
+    seconds: Mapping[str, list[float]],
+    *,
+    section: str,
+    workload: str,
+    hosts: int,
+    floor: str,
+    grown: str | None = None,
+    per: int = 1,
+    samples: int | None = None,
 ) -> list[Record]:
     """One record per contender, in milliseconds.
 
@@ -57,8 +65,11 @@ def records(
         section, workload, hosts: what was timed.
         floor: the contender to divide by. A ratio is the median over rounds of the two times of one round, so that a
             slow phase of the machine does not count against whoever it met.
+        grown: another contender to divide by: plain PyTorch with the same modules.
         per: number of things done in one call; times are given for one of them.
+        samples: that one of them trains on.
     """
+    compared = None if grown is None else seconds[grown]
     return [
         Record(
             section=section,
@@ -68,8 +79,10 @@ def records(
             median=float(np.median(times)) * 1e3 / per,
             p95=float(np.quantile(times, 0.95)) * 1e3 / per,
             ratio=float(np.median(np.divide(times, seconds[floor]))),
+            ratio_grown=None if compared is None else float(np.median(np.divide(times, compared))),
             unit="ms",
             rounds=len(times),
+            samples=samples,
         )
         for name, times in seconds.items()
     ]

@@ -11,7 +11,10 @@ import pytest
 from benchmarks.__main__ import SECTIONS, main
 from benchmarks.report import BEGIN, END
 
-FIELDS = {"section", "workload", "hosts", "implementation", "median", "p95", "ratio", "unit", "rounds"}
+FIELDS = {"section", "workload", "hosts", "implementation", "median", "p95", "ratio", "unit", "rounds"} | {
+    "ratio_grown",
+    "samples",
+}
 MACHINE = {"cpu", "cores", "clock", "threads", "torch", "python", "commit", "changed", "date", "load"}
 
 

@@ -1,0 +1,108 @@
+"""Hosts, data and sizes of an epoch: what the host benchmarks train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.scale import laboratory
+from esper.envs.instances import Instance, InstancePool
+from esper.envs.twins import HostTraining, Nursery
+from esper.hosts import SegmentedHost, build_host
+from esper.hosts.faults import INTACT
+from esper.population import Population, build_mapping
+from esper.rng import generator
+from esper.tasks import TaskData
+from esper.tasks.data import Split
+
+NUM_CLASSES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One kind of host on one kind of data.
+
+    Attributes:
+        name: for the tables.
+        host: prototype.
+        slot_ids: places where modules may stand.
+        nursery: data, and how hosts are trained.
+        mappings: those worth showing on a CPU.
+    """
+
+    name: str
+    host: SegmentedHost
+    slot_ids: tuple[str, ...]
+    nursery: Nursery
+    mappings: tuple[str, ...]
+
+    @property
+    def task(self) -> TaskData:
+        """Its data."""
+        return self.nursery.task
+
+    @property
+    def samples(self) -> int:
+        """Training samples of one host in one epoch."""
+        return self.nursery.training.steps_per_epoch * self.nursery.training.batch_size
+
+    def instances(self, num_envs: int) -> tuple[Instance, ...]:
+        """Intact hosts, each with its own init and data order."""
+        blocks = len(self.host.segments) - 1
+        pool = InstancePool.build(
+            {INTACT: 1.0}, num_envs, "train", num_blocks=blocks, num_classes=self.task.num_classes
+        )
+        return pool.instances
+
+    def population(self, num_envs: int, mapping: str) -> Population:
+        """Hosts at birth."""
+        population = Population(self.host, self.slot_ids, num_envs, build_mapping(mapping))
+        self.nursery.place(population, range(num_envs), self.instances(num_envs))
+        return population
+
+
+def digits(preset: str) -> Setting:
+    """The host and the data of a digits preset."""
+    lab = laboratory(preset)
+    return Setting(
+        name="digits", host=lab.host, slot_ids=lab.slot_ids, nursery=lab.nursery, mappings=("loop", "grouped", "matmul")
+    )
+
+
+def colour(image_size: int, batch_size: int) -> Setting:
+    """Three 3x3 blocks of 8, 16 and 32 channels, 4 training batches and one validation batch, random colour images.
+
+    Args:
+        image_size: pixels per side.
+        batch_size: images in a batch.
+    """
+    steps, stream = 4, generator("benchmark images", image_size, batch_size)
+
+    def split(count: int) -> Split:
+        images = torch.randn(count, 3, image_size, image_size, generator=stream)
+        return Split(images, torch.randint(NUM_CLASSES, (count,), generator=stream))
+
+    name = f"{image_size}x{image_size}"
+    task = TaskData(
+        name=name,
+        version=1,
+        train=split(steps * batch_size),
+        val=split(batch_size),
+        test=split(batch_size),
+        num_classes=NUM_CLASSES,
+    )
+    host = build_host(
+        "cnn",
+        in_channels=3,
+        image_size=image_size,
+        num_classes=NUM_CLASSES,
+        widths=[8, 16, 32],
+        kernel_sizes=[3, 3, 3],
+        strides=[1, 1, 1],
+        pools=[True, True, True],
+    )
+    training = HostTraining(num_epochs=25, steps_per_epoch=steps, batch_size=batch_size, lr=0.01)
+    return Setting(
+        name=name, host=host, slot_ids=host.slot_ids, nursery=Nursery(task, host, training), mappings=("loop",)
+    )

@@ -1,0 +1,79 @@
+"""Epochs of hosts with no, one and three modules, beside bare hosts and beside the same grown networks.
+
+Axis legend: E = environments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.bare import BareTraining, bare_network
+from benchmarks.epochs import Epoch, Growing, each, germinate, stage_of, static_network
+from benchmarks.records import Record
+from benchmarks.scale import Scale
+from benchmarks.settings import Setting, colour, digits
+from benchmarks.timing import interleave, records
+from esper.population import Population
+
+SECTION = "throughput"
+FLOOR = "bare host"
+GROWN = "same network, static"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What every host holds: conv_light at these slots, at one alpha."""
+
+    name: str
+    slots: tuple[int, ...]
+    alpha: float
+
+
+WORKLOADS = (
+    Growth("no modules", (), 1.0),
+    Growth("one conv_light", (1,), 1.0),
+    Growth("three conv_light", (0, 1, 2), 1.0),
+    Growth("three conv_light, alpha 0.5", (0, 1, 2), 0.5),
+)
+
+
+def run(scale: Scale) -> list[Record]:
+    """Milliseconds per environment and epoch."""
+    found = []
+    for setting in (digits(scale.preset), colour(scale.image_size, scale.image_batch)):
+        for num_envs, rounds in scale.throughput:
+            for growth in WORKLOADS:
+                seconds = interleave(_contenders(setting, num_envs, growth), rounds, clock=scale.clock)
+                found += records(
+                    seconds,
+                    section=SECTION,
+                    workload=f"{setting.name}: {growth.name}",
+                    hosts=num_envs,
+                    floor=FLOOR,
+                    grown=GROWN if growth.slots else None,
+                    per=num_envs,
+                    samples=setting.samples,
+                )
+    return found
+
+
+def _contenders(setting: Setting, num_envs: int, growth: Growth) -> dict[str, Epoch]:
+    contenders = {FLOOR: each([BareTraining(bare_network(setting.host), setting.nursery) for _ in range(num_envs)])}
+    for mapping in setting.mappings:
+        population = setting.population(num_envs, mapping)
+        germinate(population, growth.slots)
+        if growth.slots and GROWN not in contenders:
+            networks = [static_network(population, env, growth.alpha) for env in range(num_envs)]
+            contenders[GROWN] = each([BareTraining(network, setting.nursery) for network in networks])
+        contenders[f"Esper, {mapping}"] = _epoch(setting, population, growth)
+    if not growth.slots:
+        mapping = setting.mappings[0]
+        population = setting.population(num_envs, mapping)
+        contenders[f"Esper, {mapping}, slot probes"] = _epoch(setting, population, growth, probe=True)
+    return contenders
+
+
+def _epoch(setting: Setting, population: Population, growth: Growth, probe: bool = False) -> Epoch:
+    growing = Growing(setting.nursery, population, setting.instances(population.num_envs))
+    stage = stage_of(population, growth.alpha)
+    return lambda: growing.epoch(stage, probe=probe, all_off=len(growth.slots) > 1)
