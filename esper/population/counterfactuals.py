@@ -73,16 +73,52 @@ def evaluate(
         alpha: ``[E, S]``.
         configurations: rows that start at a slot.
     """
+    device, parts = population.device, population.parts()
+    weights = samples.weights.to(device=device, dtype=population.dtype)
+    if len(parts) == 1:
+        main, other = _sums(population, samples, weights, alpha, configurations)
+    else:
+        pieces = []
+        for number, part in enumerate(parts):
+            own = None if configurations is None else _rows_of(configurations, number)
+            row = slice(number, number + 1)
+            pieces.append(_sums(part, samples, weights[row], alpha[row], own))
+        main, other = (torch.cat(sums, dim=1) for sums in zip(*pieces, strict=True))
+    totals = weights.sum(dim=1, dtype=torch.float64)
+    scores = _scores(main, totals)
+    if configurations is None:
+        return scores, None
+    if len(parts) > 1:
+        other = other[:, configurations.environments.argsort(stable=True).argsort()]
+    return scores, _scores(other, totals[configurations.environments.to(device)])
+
+
+def _rows_of(rows: Rows, environment: int) -> Rows:
+    """The rows of one environment, as those of a population of one."""
+    own = rows.environments == environment
+    return Rows(
+        environments=torch.zeros_like(rows.environments[own]),
+        start=rows.start[own],
+        alpha=rows.alpha[own],
+        flow=rows.flow[own],
+    )
+
+
+def _sums(
+    population: Population, samples: Samples, weights: Tensor, alpha: Tensor, configurations: Rows | None
+) -> tuple[Tensor, Tensor]:
+    """Weighted sums ``float64 [3, E]`` of all hosts and ``[3, R]`` of other configurations (R = 0 without any)."""
     device, dtype = population.device, population.dtype
     environments = torch.arange(population.num_envs)
     directory = population.directory()
     joint = torch.full(alpha.shape, int(Flow.JOINT))
     present = Rows(environments=environments, start=torch.full_like(environments, FROM_INPUT), alpha=alpha, flow=joint)
     main = build_plan(present, directory, device=device, dtype=dtype)
-    other = None if configurations is None else build_plan(configurations, directory, device=device, dtype=dtype)
-    weights = samples.weights.to(device=device, dtype=dtype)
     main_sums = torch.zeros(3, population.num_envs, device=device, dtype=torch.float64)
-    other_sums = None if other is None else torch.zeros(3, len(other.hosts), device=device, dtype=torch.float64)
+    other, other_sums = None, main_sums.new_zeros(3, 0)
+    if configurations is not None and len(configurations.environments):
+        other = build_plan(configurations, directory, device=device, dtype=dtype)
+        other_sums = main_sums.new_zeros(3, len(other.hosts))
     mapping, network, values = population.mapping, population.network, population.hosts.values.detach()
 
     def add(sums: Tensor, logits: Features, labels: Tensor, counted: Tensor) -> None:
@@ -93,14 +129,10 @@ def evaluate(
             entry = mapping.share(samples.images[batch].to(dtype), population.num_envs)
             result = run(network, main, values, entry=entry)
             add(main_sums, result.logits, samples.labels[batch], weights[:, batch])
-            if other is not None and other_sums is not None:
+            if other is not None:
                 suffix = run(network, other, values, arrived=result.arrived)
                 add(other_sums, suffix.logits, samples.labels[batch], weights[other.hosts.tensor, batch])
-    totals = weights.sum(dim=1, dtype=torch.float64)
-    scores = _scores(main_sums, totals)
-    if other is None or other_sums is None:
-        return scores, None
-    return scores, _scores(other_sums, totals[other.hosts.tensor])
+    return main_sums, other_sums
 
 
 def _batches(samples: Samples, num_envs: int) -> list[slice]:

@@ -70,7 +70,31 @@ class Population:
 
     def stacks(self) -> list[Stack]:
         """All owners of parameters: the hosts first, then seed modules, then gates."""
-        return [self.hosts, *self.modules.values(), *self.gates.values()]
+        return list(self.owners().values())
+
+    def owners(self) -> dict[tuple[int, ...], Stack]:
+        """The same by name: ``()`` for the hosts, (slot, blueprint) for seed modules, (slot,) for gates."""
+        owners: dict[tuple[int, ...], Stack] = {(): self.hosts}
+        return owners | self.modules | {(slot,): stack for slot, stack in self.gates.items()}
+
+    def parts(self) -> list[Population]:
+        """What is run at once: everything, or every environment as a population of one that shares its parameters."""
+        if not self.mapping.one_by_one or self.num_envs == 1:
+            return [self]
+        return [self._alone(environment) for environment in range(self.num_envs)]
+
+    def _alone(self, environment: int) -> Population:
+        part, row = copy.copy(self), slice(environment, environment + 1)
+        part.num_envs = 1
+        part.hosts = self.hosts.alone(environment)
+        part.modules = {
+            key: stack.alone(environment) for key, stack in self.modules.items() if environment in stack.environments
+        }
+        part.gates = {
+            slot: stack.alone(environment) for slot, stack in self.gates.items() if environment in stack.environments
+        }
+        part.blueprint, part.algorithm = self.blueprint[row], self.algorithm[row]
+        return part
 
     def directory(self) -> Directory:
         """Where each environment's modules are in the stacks."""

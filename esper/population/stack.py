@@ -8,6 +8,7 @@ environment resets, a module is germinated or culled), so moments and step count
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -65,6 +66,16 @@ class Stack:
         self.environments = [self.environments[row] for row in keep]
         self.values = self.values.detach()[index].requires_grad_()
         self.exp_avg, self.exp_avg_sq, self.steps = self.exp_avg[index], self.exp_avg_sq[index], self.steps[index]
+
+    def alone(self, environment: int) -> Stack:
+        """One environment's row as a stack of its own, for environment 0, that shares parameters and state."""
+        stack, row = copy.copy(self), self.row(environment)
+        stack.environments = [0]
+        stack.values = self.values.detach()[row : row + 1].requires_grad_()
+        stack.live = None if self.live is None else self.live[row : row + 1]
+        stack.exp_avg, stack.exp_avg_sq = self.exp_avg[row : row + 1], self.exp_avg_sq[row : row + 1]
+        stack.steps = self.steps[row : row + 1]
+        return stack
 
     @torch.no_grad()
     def restart(self, rows: Tensor, values: Tensor, live: Tensor) -> None:

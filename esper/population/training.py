@@ -179,18 +179,25 @@ def train_epoch(
         max_grad_norm: clip per (environment, owner); 0 is off.
         probe: measure slot probes at the last step.
     """
-    plan = plan_training(population, growth, incubation)
+    parts = _plan_parts(population, growth, incubation)
     stacks = population.stacks()
     loss_sum = torch.zeros(population.num_envs, device=population.device, dtype=population.dtype)
     norm_sums = [torch.zeros(len(stack), device=population.device, dtype=population.dtype) for stack in stacks]
     probes = None
     for step, batch in enumerate(order.to(population.device).chunk(num_steps, dim=1)):
         measured = probe and step == num_steps - 1
-        result = step_gradients(population, plan, images[batch], labels[batch], stacks=stacks, probe=measured)
+        results, found = [], []
+        for part in parts:
+            x, y = images[batch[part.rows]], labels[batch[part.rows]]
+            result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=measured)
+            if measured:
+                found.append(slot_probes(result.arrived, result.arrived_gradients))
+            results.append(StepResult(result.loss, result.gradients, [], []))
         if measured:
-            probes = slot_probes(result.arrived, result.arrived_gradients)
-        norms = adam_step(stacks, result.gradients, lr=lr, max_grad_norm=max_grad_norm)
-        loss_sum += result.loss
+            probes = torch.cat(found)
+        gradients = _join_gradients(population, parts, results)
+        norms = adam_step(stacks, gradients, lr=lr, max_grad_norm=max_grad_norm)
+        loss_sum += torch.cat([result.loss for result in results])
         torch._foreach_add_(norm_sums, norms)
     means = [norm_sum / num_steps for norm_sum in norm_sums]
     return EpochStats(
@@ -199,6 +206,42 @@ def train_epoch(
         module_norm=_by_slot(population, means[1 : 1 + len(population.modules)]),
         probes=None if probes is None else probes.cpu(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Environments that are run together: which rows of everything they are, their plan, their owners."""
+
+    population: Population
+    rows: slice
+    plan: TrainingPlan
+    stacks: list[Stack]
+
+
+def _plan_parts(population: Population, growth: GrowthStage, incubation: str) -> list[Part]:
+    parts, begin = [], 0
+    for part in population.parts():
+        rows = slice(begin, begin + part.num_envs)
+        stage = GrowthStage(
+            alpha=growth.alpha[rows], developing=growth.developing[rows], isolated=growth.isolated[rows]
+        )
+        parts.append(Part(part, rows, plan_training(part, stage, incubation), part.stacks()))
+        begin = rows.stop
+    return parts
+
+
+def _join_gradients(population: Population, parts: list[Part], results: list[StepResult]) -> list[Tensor]:
+    """Gradients of all rows of all stacks, from those of the parts."""
+    if len(parts) == 1:
+        return results[0].gradients
+    found = [
+        dict(zip(part.population.owners(), result.gradients, strict=True))
+        for part, result in zip(parts, results, strict=True)
+    ]
+    return [
+        torch.cat([found[environment][owner] for environment in stack.environments])
+        for owner, stack in population.owners().items()
+    ]
 
 
 def _by_slot(population: Population, norms: list[Tensor]) -> Tensor:

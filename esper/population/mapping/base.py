@@ -60,9 +60,16 @@ def is_all(index: Index, count: int) -> bool:
 
 
 class Mapping(Protocol):
-    """How R copies of a module are run. All mappings compute the same thing; ``loop`` is the reference."""
+    """How R copies of a module are run. All mappings compute the same thing; ``loop`` is the reference.
+
+    Attributes:
+        name: in the registry.
+        one_by_one: whether environments are run each by itself, backward included, so that what one of them leaves in
+            the caches is read before the next one needs them.
+    """
 
     name: str
+    one_by_one: bool
 
     def prepare(self, module: nn.Module) -> Program:
         """Compile a module for :meth:`call`; raises ``ValueError`` naming a layer that can't be mapped."""

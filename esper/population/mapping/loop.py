@@ -27,6 +27,7 @@ class LoopMapping:
     """Runs the module once per row."""
 
     name = "loop"
+    one_by_one = True
 
     def prepare(self, module: nn.Module) -> Program:
         return Program(module, ParameterLayout.of(module), compiled=normalises_input(module))

@@ -16,6 +16,7 @@ class StackedFeatures:
     """Row operations on a tensor whose axis ``row_axis`` holds the rows."""
 
     row_axis: int
+    one_by_one = False
 
     def select(self, features: Tensor, rows: Index) -> Tensor:
         if is_all(rows, features.shape[self.row_axis]):
