@@ -69,6 +69,8 @@ def blend(x: Tensor, s: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm
     _check_gate(algorithm, gate is not None)
     if algorithm is BlendAlgorithm.MULTIPLY:
         return x * (1.0 + alpha * torch.tanh(s - x))
+    if gate is None and isinstance(alpha, float) and alpha == 1.0:
+        return s
     weight = alpha if gate is None else alpha * gate
     # Not x + alpha (s - x), which at alpha 1 is s to rounding only.
     return torch.lerp(x, s, weight)

@@ -127,10 +127,10 @@ def _sums(
     with torch.no_grad():
         for batch in _batches(samples, population.num_envs):
             entry = mapping.share(samples.images[batch].to(dtype), population.num_envs)
-            result = run(network, main, values, entry=entry)
+            result = run(network, main, values, entry=entry, keep=other is not None)
             add(main_sums, result.logits, samples.labels[batch], weights[:, batch])
             if other is not None:
-                suffix = run(network, other, values, arrived=result.arrived)
+                suffix = run(network, other, values, arrived=result.arrived, keep=False)
                 add(other_sums, suffix.logits, samples.labels[batch], weights[other.hosts.tensor, batch])
     return main_sums, other_sums
 

@@ -48,6 +48,7 @@ def run(
     host_values: Tensor,
     entry: Features | None = None,
     arrived: Sequence[Features] | None = None,
+    keep: bool = True,
 ) -> Pass:
     """Run the rows of a plan.
 
@@ -57,9 +58,11 @@ def run(
         host_values: ``[E, P]`` host parameters (detached where rows must not train hosts).
         entry: input features of the rows that start from the input.
         arrived: features at each slot from an earlier pass of all environments, for rows that start at a slot.
+        keep: return what arrived at the slots. Features that are kept can't be freed as the pass, or its backward,
+            goes on.
 
     Returns:
-        Logits of all rows in plan order, and the features that arrived at each slot.
+        Logits of all rows in plan order, and the features that arrived at each slot (none without ``keep``).
     """
     mapping = network.mapping
     values = host_values
@@ -75,7 +78,8 @@ def run(
             features = mapping.call(section, piece, features)
         if index < len(plan.slots):
             features = _join_arrivals(mapping, plan.slots[index], features if count else None, arrived, index)
-            seen.append(features)
+            if keep:
+                seen.append(features)
             features = _grow(network, index, plan.slots[index], features)
     return Pass(features, seen)
 

@@ -85,7 +85,7 @@ class BlendCall:
         algorithm, flow: one for all of them.
         runs: which runs of the running rows they are.
         rows: which active rows they are.
-        alpha: ``[len(rows)]``.
+        alpha: ``[len(rows)]``, or the number 1 where all of them are there: ADD then costs nothing.
         gates: their rows in the slot's stack of gates, for GATE.
     """
 
@@ -93,7 +93,7 @@ class BlendCall:
     flow: Flow
     runs: tuple[int, ...]
     rows: Index
-    alpha: Tensor
+    alpha: Tensor | float
     gates: Index
 
 
@@ -205,6 +205,7 @@ def _blend_calls(
     for (algorithm, flow), numbers in groups.items():
         modules = [module for number in numbers for module in runs[number]]
         blended = [module.row for module in modules]
+        alpha = rows.alpha[blended, slot]
         gated = [module.environment for module in modules] if algorithm == BlendAlgorithm.GATE else []
         calls.append(
             BlendCall(
@@ -212,7 +213,7 @@ def _blend_calls(
                 flow=Flow(flow),
                 runs=tuple(numbers),
                 rows=Index.of(blended, device),
-                alpha=rows.alpha[blended, slot].to(device=device, dtype=dtype),
+                alpha=1.0 if bool((alpha == 1.0).all()) else alpha.to(device=device, dtype=dtype),
                 gates=Index.of(directory.gate[gated, slot].tolist(), device),
             )
         )

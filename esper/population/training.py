@@ -124,31 +124,34 @@ def step_gradients(
         probe: also return features at the slots and their gradients, ``[E, B, C, H, W]``.
     """
     mapping, network = population.mapping, population.network
-    main = run(network, plan.main, population.hosts.values, entry=mapping.pack(x.to(population.dtype)))
+    entry, keep = mapping.pack(x.to(population.dtype)), probe or plan.incubation is not None
+    main = run(network, plan.main, population.hosts.values, entry=entry, keep=keep)
     losses = row_losses(mapping.unpack(main.logits), y)
     total = losses.sum()
     if plan.incubation is not None:
         total = total + _incubation_losses(population, plan.incubation, main, y).sum()
+    seen = main.arrived if probe else []
+    del main, entry  # so that the backward frees features as it goes
     leaves = [stack.values for stack in stacks]
-    features = [tensor for arrived in main.arrived for tensor in mapping.tensors(arrived)] if probe else []
+    features = [tensor for arrived in seen for tensor in mapping.tensors(arrived)]
     found = torch.autograd.grad(total, [*leaves, *features], allow_unused=True)
     gradients = [
         torch.zeros_like(leaf) if gradient is None else gradient
         for leaf, gradient in zip([*leaves, *features], found, strict=True)
     ]
     feature_gradients, arrived_gradients = gradients[len(leaves) :], []
-    for arrived in main.arrived if probe else ():
+    for arrived in seen:
         count = len(mapping.tensors(arrived))
         arrived_gradients.append(mapping.unpack(mapping.from_tensors(feature_gradients[:count])))
         feature_gradients = feature_gradients[count:]
-    arrived_values = [mapping.unpack(mapping.detach(arrived)) for arrived in main.arrived] if probe else []
+    arrived_values = [mapping.unpack(mapping.detach(arrived)) for arrived in seen]
     return StepResult(losses.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients)
 
 
 def _incubation_losses(population: Population, plan: Plan, main: Pass, y: Tensor) -> Tensor:
     mapping = population.mapping
     arrived = [mapping.detach(features) for features in main.arrived]
-    suffix = run(population.network, plan, population.hosts.values.detach(), arrived=arrived)
+    suffix = run(population.network, plan, population.hosts.values.detach(), arrived=arrived, keep=False)
     return row_losses(mapping.unpack(suffix.logits), y[plan.hosts.tensor])
 
 

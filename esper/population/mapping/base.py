@@ -96,9 +96,17 @@ class Mapping(Protocol):
         """Rows of several features one after the other."""
 
     def blend(
-        self, inputs: Features, outputs: Features, alpha: Tensor, algorithm: BlendAlgorithm, gate: Features | None
+        self,
+        inputs: Features,
+        outputs: Features,
+        alpha: Tensor | float,
+        algorithm: BlendAlgorithm,
+        gate: Features | None,
     ) -> Features:
-        """What stands at a slot once a module is blended in (:func:`esper.blending.blend`), ``alpha [R]`` per row."""
+        """What stands at a slot once a module is blended in (:func:`esper.blending.blend`), ``alpha [R]`` per row.
+
+        Where all rows are at one alpha it may be a number.
+        """
 
     def replace(self, features: Features, rows: Index, new: Features) -> Features:
         """Features with some distinct rows replaced."""

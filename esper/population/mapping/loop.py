@@ -6,11 +6,11 @@ Features are a list with one tensor ``[B, ...]`` per row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from esper.actions import BlendAlgorithm
 from esper.blending import blend
@@ -23,6 +23,46 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a module keeps its parameters, so that a copy's own can stand there during a call.
+
+    What ``torch.func.functional_call`` does, worked out once: on small networks it costs more than the layers.
+
+    Attributes:
+        module: the module.
+        names: (owner, name there, position in the layout) of every use of a parameter, tied ones included.
+        normalises_input: see :func:`esper.population.mapping.norms.normalises_input`.
+    """
+
+    module: nn.Module
+    names: tuple[tuple[nn.Module, str, int], ...]
+    normalises_input: bool
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Places:
+        """Find them."""
+        position = {id(parameter): number for number, parameter in enumerate(module.parameters())}
+        names = tuple(
+            (owner, name, position[id(parameter)])
+            for owner in module.modules()
+            for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False)
+        )
+        return cls(module, names, normalises_input(module))
+
+    def call(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The module's output with these parameters, in the order of its layout."""
+        own = [owner._parameters[name] for owner, name, _ in self.names]
+        try:
+            for owner, name, number in self.names:
+                owner._parameters[name] = parameters[number]  # type: ignore[assignment]
+            result: Tensor = self.module(x)
+            return result
+        finally:
+            for (owner, name, _), parameter in zip(self.names, own, strict=True):
+                owner._parameters[name] = parameter
+
+
 class LoopMapping:
     """Runs the module once per row."""
 
@@ -30,7 +70,7 @@ class LoopMapping:
     one_by_one = True
 
     def prepare(self, module: nn.Module) -> Program:
-        return Program(module, ParameterLayout.of(module), compiled=normalises_input(module))
+        return Program(module, ParameterLayout.of(module), compiled=Places.of(module))
 
     def pack(self, x: Tensor) -> list[Tensor]:
         return [_channels_last(row) for row in x.unbind(0)]
@@ -42,10 +82,11 @@ class LoopMapping:
         return torch.stack(features)
 
     def call(self, program: Program, parameters: Tensor, features: list[Tensor]) -> list[Tensor]:
-        if program.compiled:
+        places: Places = program.compiled
+        if places.normalises_input:
             features = [safe_norm_input(x) for x in features]
         return [
-            functional_call(program.module, program.layout.unflatten(row), (x,))
+            places.call(list(program.layout.unflatten(row).values()), x)
             for row, x in zip(parameters.unbind(0), features, strict=True)
         ]
 
@@ -63,12 +104,13 @@ class LoopMapping:
         self,
         inputs: list[Tensor],
         outputs: list[Tensor],
-        alpha: Tensor,
+        alpha: Tensor | float,
         algorithm: BlendAlgorithm,
         gate: list[Tensor] | None,
     ) -> list[Tensor]:
         gates = [None] * len(inputs) if gate is None else gate
-        return [blend(x, s, a, algorithm, g) for x, s, a, g in zip(inputs, outputs, alpha, gates, strict=True)]
+        alphas = [alpha] * len(inputs) if isinstance(alpha, float) else alpha
+        return [blend(x, s, a, algorithm, g) for x, s, a, g in zip(inputs, outputs, alphas, gates, strict=True)]
 
     def replace(self, features: list[Tensor], rows: Index, new: list[Tensor]) -> list[Tensor]:
         replaced = list(features)

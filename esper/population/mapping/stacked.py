@@ -30,8 +30,10 @@ class StackedFeatures:
         return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=self.row_axis)
 
     def blend(
-        self, inputs: Tensor, outputs: Tensor, alpha: Tensor, algorithm: BlendAlgorithm, gate: Tensor | None
+        self, inputs: Tensor, outputs: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm, gate: Tensor | None
     ) -> Tensor:
+        if isinstance(alpha, float):
+            return blend(inputs, outputs, alpha, algorithm, gate)
         shape = [1] * inputs.dim()
         shape[self.row_axis] = -1
         return blend(inputs, outputs, alpha.view(shape), algorithm, gate)
