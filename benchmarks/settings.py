@@ -81,6 +81,7 @@ def colour(image_size: int, batch_size: int) -> Setting:
 
     def split(count: int) -> Split:
         images = torch.randn(count, 3, image_size, image_size, generator=stream)
+        images = images.contiguous(memory_format=torch.channels_last)
         return Split(images, torch.randint(NUM_CLASSES, (count,), generator=stream))
 
     name = f"{image_size}x{image_size}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import torch
@@ -166,17 +166,13 @@ class _Running(NamedTuple):
 
 
 def _running(rows: Rows, directory: Directory, slot: int, active: int) -> list[_Running]:
-    environments = rows.environments[:active]
-    blueprints = directory.blueprint[environments, slot]
-    picked = ((rows.alpha[:active, slot] != 0) & (blueprints >= 0)).nonzero().squeeze(1)
-    columns = (
-        blueprints[picked],
-        rows.flow[picked, slot],
-        directory.algorithm[environments[picked], slot],
-        picked,
-        environments[picked],
+    blueprint, algorithm = directory.blueprint[:, slot].tolist(), directory.algorithm[:, slot].tolist()
+    columns = rows.environments.tolist(), rows.alpha[:, slot].tolist(), rows.flow[:, slot].tolist()
+    return sorted(
+        _Running(blueprint[environment], flow, algorithm[environment], row, environment)
+        for row, (environment, alpha, flow) in enumerate(islice(zip(*columns, strict=True), active))
+        if alpha != 0 and blueprint[environment] >= 0
     )
-    return sorted(_Running(*module) for module in zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _body_calls(modules: list[_Running], directory: Directory, slot: int, device: torch.device) -> tuple[BodyCall, ...]:

@@ -191,7 +191,8 @@ def train_epoch(
         measured = probe and step == num_steps - 1
         results, found = [], []
         for part in parts:
-            x, y = images[batch[part.rows]], labels[batch[part.rows]]
+            own = batch[part.rows]
+            x, y = _take(images, own), labels[own]
             result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=measured)
             if measured:
                 found.append(slot_probes(result.arrived, result.arrived_gradients))
@@ -209,6 +210,18 @@ def train_epoch(
         module_norm=_by_slot(population, means[1 : 1 + len(population.modules)]),
         probes=None if probes is None else probes.cpu(),
     )
+
+
+def _take(images: Tensor, index: Tensor) -> Tensor:
+    """``images[index]`` by the one kernel that copies whole images: several times faster than a general gather.
+
+    It needs them in one piece each; the result has the layout of ``images``.
+    """
+    if images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last):
+        taken = images.permute(0, 2, 3, 1).index_select(0, index.flatten()).permute(0, 3, 1, 2)
+    else:
+        taken = images.index_select(0, index.flatten())
+    return taken.view(*index.shape, *images.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)

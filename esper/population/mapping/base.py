@@ -117,7 +117,7 @@ class Mapping(Protocol):
     def straight_through(self, features: Features, rows: Index, standing: Features) -> Features:
         """Features whose values are unchanged, while gradients at some distinct rows also reach ``standing``.
 
-        A value of ``standing`` that is not finite passes no gradient and does no harm.
+        Values of ``standing`` are not read: those that are not finite do the features no harm.
         """
 
     def detach(self, features: Features) -> Features:

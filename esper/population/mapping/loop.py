@@ -17,6 +17,7 @@ from esper.blending import blend
 from esper.population.layout import ParameterLayout
 from esper.population.mapping.base import Index, Program
 from esper.population.mapping.norms import normalises_input, safe_norm_input
+from esper.population.mapping.straight import straight_through
 
 
 def _channels_last(x: Tensor) -> Tensor:
@@ -127,7 +128,7 @@ class LoopMapping:
     def straight_through(self, features: list[Tensor], rows: Index, standing: list[Tensor]) -> list[Tensor]:
         passed = list(features)
         for row, x in zip(rows.items, standing, strict=True):
-            passed[row] = features[row] + (x - x.detach()).nan_to_num(0.0)
+            passed[row] = straight_through(features[row], x)
         return passed
 
     def detach(self, features: list[Tensor]) -> list[Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from esper.actions import BlendAlgorithm
 from esper.blending import blend
 from esper.population.mapping.base import Index, is_all
+from esper.population.mapping.straight import straight_through
 
 
 class StackedFeatures:
@@ -47,7 +48,7 @@ class StackedFeatures:
         return features.index_add(self.row_axis, rows.tensor, plus - minus)
 
     def straight_through(self, features: Tensor, rows: Index, standing: Tensor) -> Tensor:
-        return features.index_add(self.row_axis, rows.tensor, (standing - standing.detach()).nan_to_num(0.0))
+        return straight_through(features, standing, self.row_axis, rows.tensor)
 
     def detach(self, features: Tensor) -> Tensor:
         return features.detach()
