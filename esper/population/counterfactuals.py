@@ -74,7 +74,7 @@ def evaluate(
         configurations: rows that start at a slot.
     """
     device, parts = population.device, population.parts()
-    weights = samples.weights.to(device=device, dtype=population.dtype)
+    weights = samples.weights.to(population.dtype).to(device, non_blocking=True)
     if len(parts) == 1:
         main, other = _sums(population, samples, weights, alpha, configurations)
     else:
@@ -84,13 +84,16 @@ def evaluate(
             row = slice(number, number + 1)
             pieces.append(_sums(part, samples, weights[row], alpha[row], own))
         main, other = (torch.cat(sums, dim=1) for sums in zip(*pieces, strict=True))
+    if configurations is not None and len(parts) > 1:
+        other = other[:, configurations.environments.argsort(stable=True).argsort().to(device, non_blocking=True)]
     totals = weights.sum(dim=1, dtype=torch.float64)
-    scores = _scores(main, totals)
-    if configurations is None:
-        return scores, None
-    if len(parts) > 1:
-        other = other[:, configurations.environments.argsort(stable=True).argsort()]
-    return scores, _scores(other, totals[configurations.environments.to(device)])
+    hosts = torch.arange(population.num_envs)
+    if configurations is not None:
+        hosts = torch.cat([hosts, configurations.environments])
+    # One transfer for both, so that the device is waited for once.
+    means = (torch.cat([main, other], dim=1) / totals[hosts.to(device, non_blocking=True)]).cpu()
+    scores = _scores(means[:, : population.num_envs])
+    return scores, None if configurations is None else _scores(means[:, population.num_envs :])
 
 
 def _rows_of(rows: Rows, environment: int) -> Rows:
@@ -141,8 +144,8 @@ def _batches(samples: Samples, num_envs: int) -> list[slice]:
     return [slice(begin, begin + size) for begin in range(0, len(samples.labels), size)]
 
 
-def _scores(sums: Tensor, totals: Tensor) -> Scores:
-    probability, loss, hits = (sums / totals).cpu()
+def _scores(means: Tensor) -> Scores:
+    probability, loss, hits = means
     return Scores(points=100.0 * probability, loss=loss, accuracy=hits)
 
 

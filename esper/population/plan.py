@@ -209,7 +209,7 @@ def _blend_calls(
                 flow=Flow(flow),
                 runs=tuple(numbers),
                 rows=Index.of(blended, device),
-                alpha=1.0 if bool((alpha == 1.0).all()) else alpha.to(device=device, dtype=dtype),
+                alpha=1.0 if bool((alpha == 1.0).all()) else alpha.to(dtype).to(device, non_blocking=True),
                 gates=Index.of(directory.gate[gated, slot].tolist(), device),
             )
         )

@@ -170,10 +170,13 @@ class Population:
 
     def finite(self) -> Tensor:
         """``bool [E, S]`` whether all parameters of the seed module are finite; true for an empty slot."""
-        broken = self._per_slot(
-            torch.zeros_like(self.blueprint), lambda stack: (~stack.values.detach().isfinite().all(dim=1)).long().cpu()
-        )
-        return broken == 0
+        stacks = self.stacks()[1:]
+        if not stacks:
+            return torch.ones_like(self.blueprint, dtype=torch.bool)
+        # One transfer for all, so that the device is waited for once.
+        broken = torch.cat([~stack.values.detach().isfinite().all(dim=1) for stack in stacks]).long().cpu()
+        rows = dict(zip(map(id, stacks), torch.split(broken, [len(stack) for stack in stacks]), strict=True))
+        return self._per_slot(torch.zeros_like(self.blueprint), lambda stack: rows[id(stack)]) == 0
 
     def grown(self, environment: int, alpha: Sequence[float]) -> SegmentedHost:
         """One environment's network as a plain module: its host with its seed modules at the given alphas."""

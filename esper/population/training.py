@@ -5,6 +5,7 @@ Axis legend: E = environments, S = slots, B = batch, R = rows of the incubation 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +59,16 @@ class TrainingPlan:
 
     main: Plan
     incubation: Plan | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Environments that are run together: which rows of everything they are, their plan, their owners."""
+
+    population: Population
+    rows: slice
+    plan: TrainingPlan
+    stacks: list[Stack]
 
 
 def plan_training(population: Population, growth: GrowthStage, incubation: str) -> TrainingPlan:
@@ -187,29 +198,59 @@ def train_epoch(
     loss_sum = torch.zeros(population.num_envs, device=population.device, dtype=population.dtype)
     norm_sums = [torch.zeros(len(stack), device=population.device, dtype=population.dtype) for stack in stacks]
     probes = None
-    for step, batch in enumerate(order.to(population.device).chunk(num_steps, dim=1)):
-        measured = probe and step == num_steps - 1
-        results, found = [], []
-        for part in parts:
-            own = batch[part.rows]
-            x, y = _take(images, own), labels[own]
-            result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=measured)
-            if measured:
-                found.append(slot_probes(result.arrived, result.arrived_gradients))
-            results.append(StepResult(result.loss, result.gradients, [], []))
-        if measured:
-            probes = torch.cat(found)
-        gradients = _join_gradients(population, parts, results)
-        norms = adam_step(stacks, gradients, lr=lr, max_grad_norm=max_grad_norm)
-        loss_sum += torch.cat([result.loss for result in results])
+    for step, batch in enumerate(order.to(population.device, non_blocking=True).chunk(num_steps, dim=1)):
+        result = take_step(population, parts, images, labels, batch, probe=probe and step == num_steps - 1)
+        probes = result.probes
+        norms = adam_step(stacks, result.gradients, lr=lr, max_grad_norm=max_grad_norm)
+        loss_sum += result.loss
         torch._foreach_add_(norm_sums, norms)
-    means = [norm_sum / num_steps for norm_sum in norm_sums]
+    loss, *means = _read([total / num_steps for total in (loss_sum, *norm_sums)])
     return EpochStats(
-        loss=(loss_sum / num_steps).cpu(),
-        host_norm=means[0].cpu(),
+        loss=loss,
+        host_norm=means[0],
         module_norm=_by_slot(population, means[1 : 1 + len(population.modules)]),
         probes=None if probes is None else probes.cpu(),
     )
+
+
+def _read(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Rows of numbers on the CPU: one transfer, so that the device is waited for once."""
+    return list(torch.split(torch.cat(list(tensors)).cpu(), [len(tensor) for tensor in tensors]))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedStep:
+    """Losses ``[E]``, gradients by stack, and slot probes ``[E, S, 4]`` (``None`` when not asked for)."""
+
+    loss: Tensor
+    gradients: list[Tensor]
+    probes: Tensor | None
+
+
+def take_step(
+    population: Population, parts: Sequence[Part], images: Tensor, labels: Tensor, batch: Tensor, *, probe: bool
+) -> JoinedStep:
+    """Losses and gradients of one step of all hosts, part by part, nothing changed; nothing is read back.
+
+    Args:
+        population: hosts and modules.
+        parts: what is run at once.
+        images: ``[N, ...]`` training inputs.
+        labels: ``int64 [N]``.
+        batch: ``int64 [E, B]``, each host's own samples.
+        probe: measure slot probes.
+    """
+    losses, gradients, probes = [], [], []
+    for part in parts:
+        own = batch[part.rows]
+        x, y = _take(images, own), labels[own]
+        result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=probe)
+        losses.append(result.loss)
+        gradients.append(result.gradients)
+        if probe:
+            probes.append(slot_probes(result.arrived, result.arrived_gradients))
+    joined = _join_gradients(population, parts, gradients)
+    return JoinedStep(torch.cat(losses), joined, torch.cat(probes) if probe else None)
 
 
 def _take(images: Tensor, index: Tensor) -> Tensor:
@@ -224,16 +265,6 @@ def _take(images: Tensor, index: Tensor) -> Tensor:
     return taken.view(*index.shape, *images.shape[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Environments that are run together: which rows of everything they are, their plan, their owners."""
-
-    population: Population
-    rows: slice
-    plan: TrainingPlan
-    stacks: list[Stack]
-
-
 def _plan_parts(population: Population, growth: GrowthStage, incubation: str) -> list[Part]:
     parts, begin = [], 0
     for part in population.parts():
@@ -246,14 +277,11 @@ def _plan_parts(population: Population, growth: GrowthStage, incubation: str) ->
     return parts
 
 
-def _join_gradients(population: Population, parts: list[Part], results: list[StepResult]) -> list[Tensor]:
+def _join_gradients(population: Population, parts: Sequence[Part], gradients: Sequence[list[Tensor]]) -> list[Tensor]:
     """Gradients of all rows of all stacks, from those of the parts."""
     if len(parts) == 1:
-        return results[0].gradients
-    found = [
-        dict(zip(part.population.owners(), result.gradients, strict=True))
-        for part, result in zip(parts, results, strict=True)
-    ]
+        return gradients[0]
+    found = [dict(zip(part.population.owners(), own, strict=True)) for part, own in zip(parts, gradients, strict=True)]
     return [
         torch.cat([found[environment][owner] for environment in stack.environments])
         for owner, stack in population.owners().items()
@@ -263,7 +291,7 @@ def _join_gradients(population: Population, parts: list[Part], results: list[Ste
 def _by_slot(population: Population, norms: list[Tensor]) -> Tensor:
     table = torch.full(population.blueprint.shape, torch.nan, dtype=population.dtype)
     for ((slot, _), stack), norm in zip(population.modules.items(), norms, strict=True):
-        table[stack.environments, slot] = norm.cpu()
+        table[stack.environments, slot] = norm
     return table
 
 

@@ -49,11 +49,15 @@ def births(host: SegmentedHost, environments: Sequence[int]) -> tuple[Tensor, Te
 
 
 def populate(
-    mapping: str, environments: Sequence[int], sites: Sequence[Site] = (), dtype: torch.dtype = torch.float32
+    mapping: str,
+    environments: Sequence[int],
+    sites: Sequence[Site] = (),
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
 ) -> Population:
     """A population whose row i is environment number ``environments[i]``, with modules at the given sites."""
     host = digits_host()
-    population = Population(host, host.slot_ids, len(environments), build_mapping(mapping), dtype=dtype)
+    population = Population(host, host.slot_ids, len(environments), build_mapping(mapping), dtype=dtype, device=device)
     population.reset(range(len(environments)), *births(host, environments))
     for environment, slot, blueprint, algorithm in sites:
         if environment in environments:

@@ -41,7 +41,7 @@ class Index:
     @classmethod
     def of(cls, items: Sequence[int], device: torch.device) -> Index:
         """Index of the given row numbers."""
-        return cls(torch.tensor(items, dtype=torch.long, device=device), tuple(items))
+        return cls(torch.tensor(items, dtype=torch.long).to(device, non_blocking=True), tuple(items))
 
     @classmethod
     def join(cls, parts: Sequence[Index]) -> Index:

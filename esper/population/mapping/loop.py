@@ -80,15 +80,16 @@ class LoopMapping:
         return [_channels_last(x)] * num_rows
 
     def unpack(self, features: list[Tensor]) -> Tensor:
-        return torch.stack(features)
+        # One row needs no copy, and this is how rows mostly come.
+        return features[0].unsqueeze(0) if len(features) == 1 else torch.stack(features)
 
     def call(self, program: Program, parameters: Tensor, features: list[Tensor]) -> list[Tensor]:
         places: Places = program.compiled
         if places.normalises_input:
             features = [safe_norm_input(x) for x in features]
+        rows = [parameters.squeeze(0)] if len(features) == 1 else parameters.unbind(0)
         return [
-            places.call(list(program.layout.unflatten(row).values()), x)
-            for row, x in zip(parameters.unbind(0), features, strict=True)
+            places.call(list(program.layout.unflatten(row).values()), x) for row, x in zip(rows, features, strict=True)
         ]
 
     def select(self, features: list[Tensor], rows: Index) -> list[Tensor]:

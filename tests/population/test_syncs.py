@@ -1,0 +1,153 @@
+"""An epoch of training reads nothing back from the device while it goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from esper.actions import BlendAlgorithm
+from esper.population import INCUBATIONS, MAPPINGS, GrowthStage, Population, training
+from tests.population.growing import CNN_BLUEPRINTS, nothing, orders, pool, populate
+
+NUM_ENVS = 3
+BATCH = 8
+
+# What makes a program wait for a device: a number or an array for Python, a copy to the CPU, a size that depends on
+# values. The first are seen where Python calls them, the others wherever they are called, backward included.
+CALLS = {
+    getattr(torch.Tensor, name)
+    for name in ("cpu", "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__")
+}
+OPERATIONS = {
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.is_nonzero.default,
+    torch.ops.aten.equal.default,
+    torch.ops.aten.nonzero.default,
+    torch.ops.aten.masked_select.default,
+    torch.ops.aten._unique2.default,
+}
+
+
+class _Calls(TorchFunctionMode):
+    def __init__(self, counts: Counter[str]) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in CALLS:
+            self.counts[func.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Operations(TorchDispatchMode):
+    def __init__(self, counts: Counter[str]) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in OPERATIONS:
+            self.counts[str(func)] += 1
+        # A mask as an index is a nonzero in disguise.
+        masks = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default)
+        if func in masks and any(index is not None and index.dtype == torch.bool for index in args[1]):
+            self.counts["index by a mask"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counted_reads() -> Iterator[Counter[str]]:
+    """What would wait for a device meanwhile, by name."""
+    counts: Counter[str] = Counter()
+    with _Calls(counts), _Operations(counts):
+        yield counts
+
+
+def growing(mapping: str, device: str = "cpu") -> tuple[Population, GrowthStage]:
+    """Modules of several blueprints and all blends, developing, isolated and blended, in every mix of slots."""
+    sites = [
+        (env, slot, CNN_BLUEPRINTS[(env + 2 * slot) % len(CNN_BLUEPRINTS)], BlendAlgorithm((env + slot) % 3))
+        for env in range(NUM_ENVS)
+        for slot in range(3)
+    ]
+    population = populate(mapping, range(NUM_ENVS), sites, device=device)
+    stage = nothing(NUM_ENVS)
+    stage.developing[0] = True
+    stage.developing[1, 0] = True
+    stage.alpha[1, 1:] = 0.5
+    stage.alpha[2] = 1.0
+    stage.isolated[2, 1] = True
+    return population, stage
+
+
+def train(population: Population, stage: GrowthStage, incubation: str, num_steps: int) -> None:
+    images, labels = (tensor.to(population.device) for tensor in pool())
+    training.train_epoch(
+        population,
+        images,
+        labels,
+        orders(range(NUM_ENVS), num_steps * BATCH),
+        stage,
+        incubation=incubation,
+        num_steps=num_steps,
+        lr=0.01,
+        max_grad_norm=1.0,
+        probe=True,
+    )
+
+
+@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_steps_read_nothing_back_and_the_epoch_does_so_twice(mapping: str, incubation: str) -> None:
+    counts = []
+    for num_steps in (1, 4):
+        population, stage = growing(mapping)
+        with counted_reads() as reads:
+            train(population, stage, incubation, num_steps)
+        counts.append(reads)
+    assert counts[0] == counts[1]
+    assert counts[0]["cpu"] == 2  # losses and norms; probes
+
+
+def test_a_read_would_be_counted() -> None:
+    x = torch.arange(3.0)
+    for read in (lambda: x.sum().item(), x.tolist, x.cpu, lambda: bool(x[0] > 1), lambda: x[x > 1]):
+        with counted_reads() as reads:
+            read()
+        assert reads.total() >= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_no_step_waits_for_a_gpu(mapping: str, incubation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device: torch sees none")
+    population, stage = growing(mapping, "cuda")
+    train(population, stage, incubation, 1)  # what is made once, such as the constants of a mapping, may wait
+
+    @contextmanager
+    def forbidden() -> Iterator[None]:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    take_step = training.take_step
+    steps = []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        steps.append(1)
+        with forbidden():
+            return take_step(*args, **kwargs)
+
+    monkeypatch.setattr(training, "take_step", watched)
+    train(population, stage, incubation, 3)
+    assert len(steps) == 3
