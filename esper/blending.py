@@ -54,11 +54,12 @@ def blend(x: Tensor, s: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm
     * MULTIPLY: x (1 + alpha tanh(s - x))
     * GATE: x + alpha g (s - x)
 
-    Exactly x at alpha 0 (if s is finite) and wherever s equals x; exactly s under ADD at alpha 1.
+    Exactly x at alpha 0 (if s is finite) and wherever s equals x; exactly s under ADD at alpha 1. Computed in fp32 at
+    least and returned in the type of ``x``: a module must not change the precision in which the host goes on.
 
     Args:
         x: ``float [..., B, C, H, W]``, the host feature.
-        s: the module's output, same shape.
+        s: the module's output, same shape; under AMP it may be of another type.
         alpha: a number, or a tensor that broadcasts against ``x``.
         algorithm: which formula.
         gate: ``float [..., B, C, 1, 1]`` in [0, 1]; for GATE only.
@@ -67,13 +68,16 @@ def blend(x: Tensor, s: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm
         ValueError: GATE without a gate, or a gate with another algorithm.
     """
     _check_gate(algorithm, gate is not None)
+    kept = x.dtype
+    full = torch.promote_types(torch.promote_types(kept, s.dtype), torch.float32)
+    x, s = x.to(full), s.to(full)
     if algorithm is BlendAlgorithm.MULTIPLY:
-        return x * (1.0 + alpha * torch.tanh(s - x))
+        return (x * (1.0 + alpha * torch.tanh(s - x))).to(kept)
     if gate is None and isinstance(alpha, float) and alpha == 1.0:
-        return s
-    weight = alpha if gate is None else alpha * gate
+        return s.to(kept)
+    weight = alpha if gate is None else alpha * gate.to(full)
     # Not x + alpha (s - x), which at alpha 1 is s to rounding only.
-    return torch.lerp(x, s, weight)
+    return torch.lerp(x, s, weight).to(kept)
 
 
 def _check_gate(algorithm: BlendAlgorithm, has_gate: bool) -> None:

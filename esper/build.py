@@ -25,6 +25,7 @@ from esper.lifecycle import GrowthRules
 from esper.policy import GrowthPolicy, Normaliser
 from esper.population import NUM_PROBES, Population, build_mapping
 from esper.ppo import PPOSettings
+from esper.precision import AUTOCAST_DTYPES
 from esper.ranks import ALONE, Ranks
 from esper.rng import derive_seed
 from esper.slots import select_slots
@@ -48,8 +49,14 @@ class Laboratory:
 
     def population(self, num_envs: int) -> Population:
         """An empty population of ``num_envs`` hosts."""
-        mapping = build_mapping(self.config.env.mapping.name)
-        return Population(self.host, self.slot_ids, num_envs, mapping, device=self.device)
+        return Population(
+            self.host,
+            self.slot_ids,
+            num_envs,
+            build_mapping(self.config.env.mapping.name),
+            device=self.device,
+            autocast_dtype=AUTOCAST_DTYPES[self.config.amp.name],
+        )
 
     def pool(self, split: str, count: int) -> InstancePool:
         """The first ``count`` instances of a split."""
@@ -110,6 +117,7 @@ class Laboratory:
                 value_dim=policy.value_dim,
                 conditional_heads=policy.conditional_heads,
                 critic=policy.critic.name,
+                autocast_dtype=AUTOCAST_DTYPES[self.config.amp.name],
             )
         normaliser = Normaliser(continuous_features(num_slots, num_probes))
         return network.to(self.device), normaliser.to(self.device)

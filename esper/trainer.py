@@ -26,6 +26,7 @@ from esper.members import Member, describe
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
 from esper.ppo import Metrics, RolloutBuffer, UpdateResult, linear_schedule, ppo_update
+from esper.precision import policy_scaler
 from esper.ranks import ALONE, Ranks
 from esper.recording import IterationRecorder
 from esper.rng import derive_seed, generator
@@ -148,6 +149,7 @@ class Trainer:
         if config.policy.compile:
             self.policy.compile()
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.ppo.lr, eps=config.ppo.adam_eps)
+        self.scaler = policy_scaler(laboratory.device, self.policy.autocast_dtype)
         share, num_steps = laboratory.share(config.trainer.num_envs), config.trainer.num_steps
         assert num_steps is not None, "nulls are resolved on loading"
         self.twins: TwinCache | None = None
@@ -187,6 +189,7 @@ class Trainer:
         """Collect a rollout, update the policy, take in the observations."""
         ppo = self.config.ppo
         recorder = IterationRecorder(self.env, self.hub, iteration)
+        skipped, non_finite = self.env.skipped_steps, self.env.non_finite
         host_seconds, began = self.env.host_seconds, perf_counter()
         raw = collect(self.env, self.policy, self.normaliser, self.buffer, carry, self._sampling, recorder)
         collected = perf_counter()
@@ -201,6 +204,7 @@ class Trainer:
             self.settings,
             ent_coef,
             self._shuffling,
+            self.scaler,
             self.ranks,
             self.env.first,
         )
@@ -216,6 +220,8 @@ class Trainer:
         tally = IterationTally.merged(self.ranks.all_gather(recorder.tally))
         metrics = tally.metrics() | result.metrics | timing.metrics(steps)
         metrics |= {"charts/env_epochs": iteration * steps, "charts/ent_coef": ent_coef, "charts/learning_rate": lr}
+        metrics["charts/skipped_host_steps"] = self.env.skipped_steps - skipped
+        metrics["charts/non_finite_gradients"] = self.env.non_finite - non_finite
         self._report(iteration, result, metrics)
         return metrics
 

@@ -9,13 +9,15 @@ from esper.config.checks import at_most, known
 from esper.config.root import Config
 from esper.devices import resolve_devices
 from esper.hosts import HOSTS, build_host
+from esper.precision import check_amp
 from esper.ranks import outside_placement
 from esper.slots import select_slots
 from esper.tasks import TASKS, load_task
 
 
 def preflight(config: Config) -> None:
-    """Refuse names that no registry has, slots that the host does not offer, and devices that are not there.
+    """Refuse names that no registry has, slots that the host does not offer, and devices that are not there or that
+    do not have the precision.
 
     Raises:
         ValueError: names the key, the value and the choices.
@@ -32,6 +34,8 @@ def preflight(config: Config) -> None:
     placement = outside_placement()
     devices = resolve_devices(config.devices, placement.local_size if placement else None)
     config.check_shares(placement.size if placement else len(devices))
+    for device in dict.fromkeys(devices):
+        check_amp(config.amp.name, device)
     _check_host(config)
 
 

@@ -38,6 +38,14 @@ class Console(StrEnum):
     off = "off"
 
 
+class Amp(StrEnum):
+    """Automatic mixed precision: what products and convolutions of hosts and policy compute in."""
+
+    off = "off"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
 @dataclass(kw_only=True, slots=True)
 class ScheduleStep:
     """One step of the ``schedule`` controller."""
@@ -91,6 +99,8 @@ class Config:
     """RNG seed of the whole run."""
     devices: Any = "cpu"
     """Where hosts and policy live, one rank per device: cpu, a CUDA index, a list ([0,1], [cpu,cpu]), or auto."""
+    amp: Amp = Amp.off
+    """Mixed precision of hosts and policy; off = fp32 throughout. fp16 scales losses, each host's by itself."""
     num_threads: int = 1
     """CPU threads of tensor operations in each rank; 0 = all cores. Hosts on tiny maps are fastest on one."""
     name: str = "run"

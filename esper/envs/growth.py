@@ -68,6 +68,8 @@ class GrowthEnv:
 
     Attributes:
         host_seconds: time spent training and validating hosts, in all steps so far.
+        skipped_steps: optimizer steps of hosts and modules that fp16 loss scaling skipped, in all steps so far.
+        non_finite: times that a host or module had a gradient that was not finite in an epoch, likewise.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class GrowthEnv:
         self._probes: Tensor | None = None
         self._val: Samples | None = None
         self.host_seconds = 0.0
+        self.skipped_steps = self.non_finite = 0
 
     def reset(self, which: Tensor | None = None) -> Observation:
         """Start new episodes.
@@ -239,11 +242,13 @@ class GrowthEnv:
     def _measure(self, stats: EpochStats, ended: Tensor) -> Valuation:
         """Record gradient statistics, validate, and record what each module is worth."""
         state = self.state
-        self._probes = stats.probes
+        self.skipped_steps += stats.skipped_steps
+        self.non_finite += int(stats.host_norm.isinf().sum() + stats.module_norm.isinf().sum())
+        if stats.probes is not None:  # not measured (NaN) leaves what was measured last
+            earlier = stats.probes if self._probes is None else self._probes
+            self._probes = torch.where(stats.probes.isnan(), earlier, stats.probes)
         record_parameters(state, self.population.num_parameters(), self.population.finite())
-        # A gradient that was not finite is measured and unhealthy, which is not the same as not measured.
-        norms = torch.where(state.present, stats.module_norm.nan_to_num(nan=torch.inf), torch.nan)
-        record_gradients(state, norms, stats.host_norm, self.population.num_host_parameters(), self.rules)
+        record_gradients(state, stats.module_norm, stats.host_norm, self.population.num_host_parameters(), self.rules)
         assert self._val is not None
         every = self.settings.pairs_every
         due = (self.history.epoch + 1) % every == 0 if every else torch.zeros(self.num_envs, dtype=torch.bool)

@@ -6,6 +6,7 @@ Axis legend: N = environments, T = steps, D = features, S = slots, H = LSTM widt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -18,6 +19,7 @@ from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
 from esper.envs.features import num_features as num_features_of
 from esper.policy.distributions import MaskedCategorical, RowDescription
 from esper.policy.heads import ActionHeads, ValueHead, orthogonal_linear
+from esper.precision import autocast
 
 Hidden = tuple[Tensor, Tensor]
 """LSTM state (h, c), each ``float [N, H]``."""
@@ -80,6 +82,8 @@ class GrowthPolicy(nn.Module):
         blueprint_head_dims: hidden widths of the blueprint head.
         value_dim: hidden width of the value head.
         conditional_heads: whether later heads see what earlier ones chose.
+        autocast_dtype: what products compute in, when acting and in the update alike; ``None`` = the parameters' type.
+            Distributions, log-probabilities, entropies and values come out in fp32.
         critic: ``"op"`` fits Q(s, o) and takes V(s) as its mean under the masked op distribution; ``"state"`` fits V.
 
     Raises:
@@ -101,6 +105,7 @@ class GrowthPolicy(nn.Module):
         value_dim: int = 128,
         conditional_heads: bool = True,
         critic: str = "op",
+        autocast_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if critic not in CRITICS:
@@ -109,7 +114,7 @@ class GrowthPolicy(nn.Module):
         if num_features != expected:
             raise ValueError(f"{num_slots} slots with {num_probes} probes have {expected} features, not {num_features}")
         self.num_features, self.num_slots, self.num_blueprints = num_features, num_slots, num_blueprints
-        self.num_probes, self.lstm_dim = num_probes, lstm_dim
+        self.num_probes, self.lstm_dim, self.autocast_dtype = num_probes, lstm_dim, autocast_dtype
 
         self.embedding = nn.Embedding(num_blueprints + 1, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=0.02)
@@ -175,9 +180,10 @@ class GrowthPolicy(nn.Module):
         def choose(head: Head, distribution: MaskedCategorical) -> Tensor:
             return distribution.mode() if deterministic else distribution.sample(generator)
 
-        trunk, slot_inputs, hidden = self._step(features, blueprint_index, hidden)
-        walk = self.heads.walk(trunk, slot_inputs, masks, choose, describe_row)
-        q = self.value_head(trunk)
+        with self._autocast():
+            trunk, slot_inputs, hidden = self._step(features, blueprint_index, hidden)
+            walk = self.heads.walk(trunk, slot_inputs, masks, choose, describe_row)
+            q = self.value_head(trunk)
         return ActResult(
             actions=walk.actions,
             log_prob=walk.log_prob,
@@ -190,8 +196,9 @@ class GrowthPolicy(nn.Module):
     @torch.no_grad()
     def value(self, features: Tensor, blueprint_index: Tensor, masks: ActionMasks, hidden: Hidden) -> Tensor:
         """V(s) for bootstraps, ``float32 [N]``; arguments as :meth:`act`. The caller's hidden state stays as it is."""
-        trunk, _, _ = self._step(features, blueprint_index, hidden)
-        return _expected_value(self.value_head(trunk), self.heads.op_distribution(trunk, masks))
+        with self._autocast():
+            trunk, _, _ = self._step(features, blueprint_index, hidden)
+            return _expected_value(self.value_head(trunk), self.heads.op_distribution(trunk, masks))
 
     def evaluate(
         self,
@@ -212,12 +219,16 @@ class GrowthPolicy(nn.Module):
             hidden: LSTM state before the first step.
             ends: ``bool [N, T]``, the episode ended with this step, so that the next one starts from zeros.
         """
-        vectors = self._embed(blueprint_index)
-        trunk, _ = self._recur(self._encode(features, vectors), hidden, ends)
-        slot_inputs = self._slot_inputs(features, vectors)
-        walk = self.heads.walk(trunk, slot_inputs, masks, lambda head, _: actions[..., head])
-        q = _value_of(self.value_head(trunk), actions[..., Head.OP])
+        with self._autocast():
+            vectors = self._embed(blueprint_index)
+            trunk, _ = self._recur(self._encode(features, vectors), hidden, ends)
+            slot_inputs = self._slot_inputs(features, vectors)
+            walk = self.heads.walk(trunk, slot_inputs, masks, lambda head, _: actions[..., head])
+            q = _value_of(self.value_head(trunk), actions[..., Head.OP])
         return Evaluation(log_prob=walk.log_prob, entropy=walk.entropy, q=q, num_legal=walk.num_legal)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return autocast(self.trunk_norm.weight.device, self.autocast_dtype)
 
     def _step(self, features: Tensor, blueprint_index: Tensor, hidden: Hidden) -> tuple[Tensor, Tensor, Hidden]:
         """One time step: trunk ``[N, H]``, slot inputs ``[N, S, F]`` and the next hidden state."""

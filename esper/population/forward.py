@@ -15,6 +15,7 @@ from esper.actions import BlendAlgorithm
 from esper.population.mapping import Features, Index, Mapping, Program, is_all
 from esper.population.plan import BlendCall, BodyCall, Flow, Plan, SlotPlan
 from esper.population.stack import Stack
+from esper.precision import autocast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,14 @@ class Network:
         sections: the parts of the host between its slots; their parameters follow one another in a flat host row.
         modules: stacks of seed modules by (slot, blueprint).
         gates: stacks of gates by slot.
+        autocast_dtype: what products and convolutions compute in, ``None`` for the parameters' own type.
     """
 
     mapping: Mapping
     sections: Sequence[Program]
     modules: dict[tuple[int, int], Stack]
     gates: dict[int, Stack]
+    autocast_dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,17 @@ def run(
     # One split of all columns: its backward is one concatenation, that of slices a padded copy each.
     pieces = torch.split(values, [section.layout.size for section in network.sections], dim=1)
     features, seen = entry, []
-    for index, section in enumerate(network.sections):
-        count = plan.counts[index]
-        if count:
-            piece = pieces[index] if count == len(values) else pieces[index][:count]
-            features = mapping.call(section, piece, features)
-        if index < len(plan.slots):
-            features = _join_arrivals(mapping, plan.slots[index], features if count else None, arrived, index)
-            if keep:
-                seen.append(features)
-            features = _grow(network, index, plan.slots[index], features)
+    with autocast(host_values.device, network.autocast_dtype):
+        for index, section in enumerate(network.sections):
+            count = plan.counts[index]
+            if count:
+                piece = pieces[index] if count == len(values) else pieces[index][:count]
+                features = mapping.call(section, piece, features)
+            if index < len(plan.slots):
+                features = _join_arrivals(mapping, plan.slots[index], features if count else None, arrived, index)
+                if keep:
+                    seen.append(features)
+                features = _grow(network, index, plan.slots[index], features)
     return Pass(features, seen)
 
 

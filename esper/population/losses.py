@@ -12,8 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def _in_full(logits: Tensor) -> Tensor:
+    """Logits of a forward pass in half precision as fp32: a softmax and its sums would lose small probabilities."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of each row, ``[R]``, from logits ``[R, B, ..., K]`` and targets ``int64 [R, B, ...]``."""
+    """Mean cross-entropy of each row, ``[R]``, from logits ``[R, B, ..., K]`` and targets ``int64 [R, B, ...]``.
+
+    In fp32 at least, whatever the precision of the logits.
+    """
+    logits = _in_full(logits)
     losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return losses.view(targets.shape[0], -1).mean(dim=1)
 
@@ -44,7 +53,7 @@ def weighted_sums(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     Returns:
         ``[3, R]`` in float64, so that the result does not depend on how samples are cut into batches by much.
     """
-    log_probs = logits.log_softmax(dim=-1)
+    log_probs = _in_full(logits).log_softmax(dim=-1)
     right = log_probs.gather(-1, targets.expand(logits.shape[0], -1).unsqueeze(-1)).squeeze(-1)
     hits = (logits.argmax(dim=-1) == targets).to(right.dtype)
     return (torch.stack([right.exp(), -right, hits]) * weights).sum(dim=-1, dtype=torch.float64)

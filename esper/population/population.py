@@ -19,6 +19,7 @@ from esper.population.forward import Network
 from esper.population.layout import flatten_parameters
 from esper.population.mapping import Mapping, Program
 from esper.population.plan import Directory
+from esper.population.scaling import LossScales
 from esper.population.stack import Stack
 
 
@@ -34,6 +35,10 @@ class Population:
         num_envs: E.
         mapping: how copies are run.
         device, dtype: of all parameters.
+        autocast_dtype: what products and convolutions compute in (:mod:`esper.precision`), ``None`` for ``dtype``.
+
+    Attributes:
+        scales: loss scales, with fp16 only.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Population:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        autocast_dtype: torch.dtype | None = None,
     ) -> None:
         self.host = host
         self.slot_ids = tuple(slot_ids)
@@ -52,6 +58,9 @@ class Population:
         self.mapping = mapping
         self.device = torch.device(device)
         self.dtype = dtype
+        self.autocast_dtype = autocast_dtype
+        fp16 = autocast_dtype is torch.float16
+        self.scales = LossScales(num_envs, len(self.slot_ids), self.device) if fp16 else None
         channels = {place.slot_id: place.channels for place in host.places}
         self.channels = [channels[slot_id] for slot_id in self.slot_ids]
         self.sections = _split(host, self.slot_ids, mapping)
@@ -66,7 +75,13 @@ class Population:
     @property
     def network(self) -> Network:
         """What a forward pass reads."""
-        return Network(mapping=self.mapping, sections=self.sections, modules=self.modules, gates=self.gates)
+        return Network(
+            mapping=self.mapping,
+            sections=self.sections,
+            modules=self.modules,
+            gates=self.gates,
+            autocast_dtype=self.autocast_dtype,
+        )
 
     def stacks(self) -> list[Stack]:
         """All owners of parameters: the hosts first, then seed modules, then gates."""
@@ -116,7 +131,10 @@ class Population:
         for environment in environments:
             for slot in (self.blueprint[environment] >= 0).nonzero().flatten().tolist():
                 self.remove(environment, slot)
-        self.hosts.restart(torch.tensor(environments, dtype=torch.long, device=self.device), values, live)
+        rows = torch.tensor(environments, dtype=torch.long, device=self.device)
+        self.hosts.restart(rows, values, live)
+        if self.scales is not None:
+            self.scales.restart_hosts(rows)
 
     def num_host_parameters(self) -> Tensor:
         """``int64 [E]`` host weights that exist."""
@@ -139,6 +157,8 @@ class Population:
         reset_parameters(program.module, generator)
         stack = self.modules.setdefault((slot, blueprint), Stack(program, self.device, self.dtype))
         stack.append([environment], flatten_parameters(program.module).unsqueeze(0))
+        if self.scales is not None:
+            self.scales.restart_module(environment, slot)
         self.blueprint[environment, slot] = blueprint
         self.algorithm[environment, slot] = int(algorithm)
         if algorithm == BlendAlgorithm.GATE:

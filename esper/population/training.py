@@ -16,6 +16,7 @@ from esper.population.losses import row_losses
 from esper.population.plan import FROM_INPUT, Directory, Flow, Plan, Rows, build_plan
 from esper.population.population import Population
 from esper.population.probes import slot_probes
+from esper.population.scaling import GradientNorms, Scaling
 from esper.population.stack import Stack, adam_step
 
 INCUBATIONS = ("auxiliary", "straight_through")
@@ -42,14 +43,18 @@ class EpochStats:
 
     Attributes:
         loss: ``[E]`` mean training loss.
-        host_norm: ``[E]`` mean gradient norm of the host.
-        module_norm: ``[E, S]`` mean gradient norm of each seed module, NaN where a slot has none.
-        probes: ``[E, S, 4]`` slot probes at the last step, or ``None`` when not asked for.
+        host_norm: ``[E]`` mean gradient norm of the host: infinite if one was not finite, but steps skipped by fp16
+            loss scaling do not count; NaN without any other.
+        module_norm: ``[E, S]`` the same of each seed module, NaN also where a slot has none.
+        skipped_steps: optimizer steps that fp16 loss scaling skipped, over all hosts, modules and gates.
+        probes: ``[E, S, 4]`` slot probes at the last step, NaN where fp16 loss scaling skipped it; ``None`` when not
+            asked for.
     """
 
     loss: Tensor
     host_norm: Tensor
     module_norm: Tensor
+    skipped_steps: int
     probes: Tensor | None
 
 
@@ -63,12 +68,16 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Environments that are run together: which rows of everything they are, their plan, their owners."""
+    """Environments that are run together: which rows of everything they are, their plan, their owners.
+
+    ``incubated`` names the modules of its incubation pass: environments among all and slots, ``int64 [R]`` each.
+    """
 
     population: Population
     rows: slice
     plan: TrainingPlan
     stacks: list[Stack]
+    incubated: tuple[Tensor, Tensor]
 
 
 def plan_training(population: Population, growth: GrowthStage, incubation: str) -> TrainingPlan:
@@ -113,16 +122,26 @@ def _incubation_rows(growth: GrowthStage) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Losses ``[E]``, gradients by stack, and what arrived at the slots with its gradients (when asked for)."""
+    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, and what arrived at the slots with its
+    gradients (when asked for).
+    """
 
     loss: Tensor
+    incubation_loss: Tensor
     gradients: list[Tensor]
     arrived: list[Tensor]
     arrived_gradients: list[Tensor]
 
 
 def step_gradients(
-    population: Population, plan: TrainingPlan, x: Tensor, y: Tensor, *, stacks: list[Stack], probe: bool = False
+    population: Population,
+    plan: TrainingPlan,
+    x: Tensor,
+    y: Tensor,
+    *,
+    stacks: list[Stack],
+    probe: bool = False,
+    factors: tuple[Tensor, Tensor] | None = None,
 ) -> StepResult:
     """Losses and gradients of one step, nothing changed.
 
@@ -133,14 +152,17 @@ def step_gradients(
         y: ``int64 [E, B]`` targets.
         stacks: owners to take gradients for.
         probe: also return features at the slots and their gradients, ``[E, B, C, H, W]``.
+        factors: fp16's scales of the hosts' losses ``[E]`` and of incubation's ``[R]``, which ``gradients`` carry.
     """
     mapping, network = population.mapping, population.network
     entry, keep = mapping.pack(x.to(population.dtype)), probe or plan.incubation is not None
     main = run(network, plan.main, population.hosts.values, entry=entry, keep=keep)
     losses = row_losses(mapping.unpack(main.logits), y)
-    total = losses.sum()
+    total = (losses if factors is None else losses * factors[0]).sum()
+    auxiliary = losses.new_zeros(0)
     if plan.incubation is not None:
-        total = total + _incubation_losses(population, plan.incubation, main, y).sum()
+        auxiliary = _incubation_losses(population, plan.incubation, main, y)
+        total = total + (auxiliary if factors is None else auxiliary * factors[1]).sum()
     seen = main.arrived if probe else []
     del main, entry  # so that the backward frees features as it goes
     leaves = [stack.values for stack in stacks]
@@ -153,10 +175,13 @@ def step_gradients(
     feature_gradients, arrived_gradients = gradients[len(leaves) :], []
     for arrived in seen:
         count = len(mapping.tensors(arrived))
-        arrived_gradients.append(mapping.unpack(mapping.from_tensors(feature_gradients[:count])))
+        gradient = mapping.unpack(mapping.from_tensors(feature_gradients[:count])).to(population.dtype)
+        arrived_gradients.append(gradient if factors is None else gradient / factors[0].view(-1, 1, 1, 1, 1))
         feature_gradients = feature_gradients[count:]
-    arrived_values = [mapping.unpack(mapping.detach(arrived)) for arrived in seen]
-    return StepResult(losses.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients)
+    arrived_values = [mapping.unpack(mapping.detach(arrived)).to(population.dtype) for arrived in seen]
+    return StepResult(
+        losses.detach(), auxiliary.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients
+    )
 
 
 def _incubation_losses(population: Population, plan: Plan, main: Pass, y: Tensor) -> Tensor:
@@ -196,19 +221,24 @@ def train_epoch(
     parts = _plan_parts(population, growth, incubation)
     stacks = population.stacks()
     loss_sum = torch.zeros(population.num_envs, device=population.device, dtype=population.dtype)
-    norm_sums = [torch.zeros(len(stack), device=population.device, dtype=population.dtype) for stack in stacks]
+    scaling = _plan_scaling(population, growth, parts)
+    gradient_norms = GradientNorms(num_steps, scaling)
     probes = None
     for step, batch in enumerate(order.to(population.device, non_blocking=True).chunk(num_steps, dim=1)):
-        result = take_step(population, parts, images, labels, batch, probe=probe and step == num_steps - 1)
+        measured = probe and step == num_steps - 1
+        result = take_step(population, parts, images, labels, batch, probe=measured, scaling=scaling)
         probes = result.probes
         norms = adam_step(stacks, result.gradients, lr=lr, max_grad_norm=max_grad_norm)
+        gradient_norms.add(norms, result.loss, result.incubation_loss)
         loss_sum += result.loss
-        torch._foreach_add_(norm_sums, norms)
-    loss, *means = _read([total / num_steps for total in (loss_sum, *norm_sums)])
+    if probes is not None and scaling is not None:
+        probes = probes.masked_fill(gradient_norms.last_skipped[0][:, None, None], torch.nan)
+    loss, *means = _read([loss_sum / num_steps, *gradient_norms.means()])
     return EpochStats(
         loss=loss,
         host_norm=means[0],
         module_norm=_by_slot(population, means[1 : 1 + len(population.modules)]),
+        skipped_steps=gradient_norms.num_skipped(),
         probes=None if probes is None else probes.cpu(),
     )
 
@@ -220,15 +250,23 @@ def _read(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class JoinedStep:
-    """Losses ``[E]``, gradients by stack, and slot probes ``[E, S, 4]`` (``None`` when not asked for)."""
+    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, and slot probes ``[E, S, 4]`` if asked for."""
 
     loss: Tensor
+    incubation_loss: Tensor
     gradients: list[Tensor]
     probes: Tensor | None
 
 
 def take_step(
-    population: Population, parts: Sequence[Part], images: Tensor, labels: Tensor, batch: Tensor, *, probe: bool
+    population: Population,
+    parts: Sequence[Part],
+    images: Tensor,
+    labels: Tensor,
+    batch: Tensor,
+    *,
+    probe: bool,
+    scaling: Scaling | None = None,
 ) -> JoinedStep:
     """Losses and gradients of one step of all hosts, part by part, nothing changed; nothing is read back.
 
@@ -239,18 +277,24 @@ def take_step(
         labels: ``int64 [N]``.
         batch: ``int64 [E, B]``, each host's own samples.
         probe: measure slot probes.
+        scaling: fp16's loss scales.
     """
-    losses, gradients, probes = [], [], []
-    for part in parts:
+    results, probes = [], []
+    factors = [None] * len(parts) if scaling is None else scaling.factors([len(part.incubated[0]) for part in parts])
+    for part, scales in zip(parts, factors, strict=True):
         own = batch[part.rows]
         x, y = _take(images, own), labels[own]
-        result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=probe)
-        losses.append(result.loss)
-        gradients.append(result.gradients)
+        result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=probe, factors=scales)
+        results.append(result)
         if probe:
             probes.append(slot_probes(result.arrived, result.arrived_gradients))
-    joined = _join_gradients(population, parts, gradients)
-    return JoinedStep(torch.cat(losses), joined, torch.cat(probes) if probe else None)
+    gradients = _join_gradients(population, parts, [result.gradients for result in results])
+    return JoinedStep(
+        loss=torch.cat([result.loss for result in results]),
+        incubation_loss=torch.cat([result.incubation_loss for result in results]),
+        gradients=gradients if scaling is None else scaling.unscaled(gradients),
+        probes=torch.cat(probes) if probe else None,
+    )
 
 
 def _take(images: Tensor, index: Tensor) -> Tensor:
@@ -272,9 +316,29 @@ def _plan_parts(population: Population, growth: GrowthStage, incubation: str) ->
         stage = GrowthStage(
             alpha=growth.alpha[rows], developing=growth.developing[rows], isolated=growth.isolated[rows]
         )
-        parts.append(Part(part, rows, plan_training(part, stage, incubation), part.stacks()))
+        apart = stage.developing if incubation == "auxiliary" else torch.zeros_like(stage.developing)
+        slots, environments = apart.T.nonzero(as_tuple=True)  # the order of incubation's rows
+        parts.append(
+            Part(
+                population=part,
+                rows=rows,
+                plan=plan_training(part, stage, incubation),
+                stacks=part.stacks(),
+                incubated=(begin + environments, slots),
+            )
+        )
         begin = rows.stop
     return parts
+
+
+def _plan_scaling(population: Population, growth: GrowthStage, parts: Sequence[Part]) -> Scaling | None:
+    if population.scales is None:
+        return None
+    stacks: list[tuple[list[int], int | None]] = [(population.hosts.environments, None)]
+    stacks += [(stack.environments, slot) for (slot, _), stack in population.modules.items()]
+    stacks += [(stack.environments, slot) for slot, stack in population.gates.items()]
+    environments, slots = (torch.cat(column) for column in zip(*(part.incubated for part in parts), strict=True))
+    return Scaling.plan(population.scales, stacks, growth.developing, (environments, slots) if len(slots) else None)
 
 
 def _join_gradients(population: Population, parts: Sequence[Part], gradients: Sequence[list[Tensor]]) -> list[Tensor]:
@@ -306,5 +370,7 @@ def probe_hosts(population: Population, x: Tensor, y: Tensor) -> Tensor:
     nothing = torch.zeros_like(population.blueprint, dtype=torch.bool)
     growth = GrowthStage(alpha=nothing.double(), developing=nothing, isolated=nothing)
     plan = plan_training(population, growth, "auxiliary")
-    result = step_gradients(population, plan, x, y, stacks=[population.hosts], probe=True)
+    scales = population.scales
+    factors = None if scales is None else (scales.scale[:-1, 0], scales.scale.new_zeros(0))
+    result = step_gradients(population, plan, x, y, stacks=[population.hosts], probe=True, factors=factors)
     return slot_probes(result.arrived, result.arrived_gradients).cpu()

@@ -122,6 +122,7 @@ def ppo_update(
     settings: PPOSettings,
     ent_coef: float,
     generator: torch.Generator,
+    scaler: torch.amp.GradScaler | None = None,
     ranks: Ranks = ALONE,
     first_env: int = 0,
 ) -> UpdateResult:
@@ -138,6 +139,8 @@ def ppo_update(
         settings: numbers of the update.
         ent_coef: weight of the entropy bonus now.
         generator: CPU generator that orders the environments.
+        scaler: loss scaler of the optimizer, for fp16. Its overflows are skipped minibatches like any other;
+            learning rate and ``ent_coef`` follow the iteration, so no schedule moves on with a skipped step.
         ranks: who else has a rollout.
         first_env: number of the buffer's first environment among those of all ranks, for diagnostics.
 
@@ -161,7 +164,7 @@ def ppo_update(
     if settings.norm_adv:
         advantages = normalise_advantages(advantages, choice, ranks.sum)
     fixed = _metrics_before(data, choice, settings.gamma, ranks)
-    learner = _Learner(policy, optimizer, settings, ent_coef, ranks, first_env)
+    learner = _Learner(policy, optimizer, settings, ent_coef, scaler, ranks, first_env)
     learner.passes(buffer, advantages, returns, generator)
     tally = Tally.merged(ranks.all_gather(learner.tally))
     explosions = [explosion for part in ranks.all_gather(learner.explosions) for explosion in part]
@@ -188,11 +191,12 @@ class _Learner:
         optimizer: torch.optim.Optimizer,
         settings: PPOSettings,
         ent_coef: float,
+        scaler: torch.amp.GradScaler | None,
         ranks: Ranks,
         first_env: int,
     ) -> None:
         self.policy, self.optimizer, self.settings = policy, optimizer, settings
-        self.ent_coef, self.ranks, self.first_env = ent_coef, ranks, first_env
+        self.ent_coef, self.scaler, self.ranks, self.first_env = ent_coef, scaler, ranks, first_env
         self.tally = Tally()
         self.explosions: list[RatioExplosionDiagnostic] = []
 
@@ -231,22 +235,31 @@ class _Learner:
         self.optimizer.zero_grad(set_to_none=True)
         # Local sums over global counts: the ranks' gradients add up to that of the whole minibatch.
         loss = (sums.policy - self.ent_coef * sums.entropy) / choices + settings.vf_coef * sums.value / steps
-        loss.backward()
-        _add_up_gradients(self.policy, self.ranks)
-        grad_norm = float(nn.utils.clip_grad_norm_(self.policy.parameters(), settings.max_grad_norm))
-        if not math.isfinite(grad_norm):
+        grad_norm = self._gradients(loss)
+        if math.isfinite(grad_norm):
+            self.optimizer.step()
+            tally.add(
+                policy_loss=policy / choices,
+                value_loss=value / steps,
+                entropy=entropy / choices,
+                clipfrac=outside / max(weighed, 1.0),
+                grad_norm=grad_norm,
+            )
+        else:
             self.optimizer.zero_grad(set_to_none=True)
             tally.skipped_minibatches += 1
-            return True
-        self.optimizer.step()
-        tally.add(
-            policy_loss=policy / choices,
-            value_loss=value / steps,
-            entropy=entropy / choices,
-            clipfrac=outside / max(weighed, 1.0),
-            grad_norm=grad_norm,
-        )
+        if self.scaler is not None:
+            self.scaler.update()  # from what unscaling found: a lower scale after an overflow
         return True
+
+    def _gradients(self, loss: Tensor) -> float:
+        """Clipped gradients of the whole minibatch; returns their norm before clipping."""
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        _add_up_gradients(self.policy, self.ranks)
+        if self.scaler is not None:
+            # After adding up, so that an overflow anywhere lowers the scale everywhere.
+            self.scaler.unscale_(self.optimizer)
+        return float(nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm))
 
 
 def _sums(

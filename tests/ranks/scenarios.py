@@ -53,7 +53,7 @@ def learn(
     first = 0 if ranks.size == 1 else SHARES[ranks.rank].start
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3, eps=1e-5)
     generator = torch.Generator().manual_seed(2)
-    result = ppo_update(policy, optimizer, own, settings, 0.01, generator, ranks, first)
+    result = ppo_update(policy, optimizer, own, settings, 0.01, generator, ranks=ranks, first_env=first)
     return [parameter.detach() for parameter in policy.parameters()], result.metrics
 
 

@@ -1,0 +1,185 @@
+"""Loss scaling for fp16, per environment and owner: an overflow costs one owner one step and nobody else anything.
+
+fp16 gradients below 6e-8 are zero, so a loss is multiplied by a large power of two before its backward and the
+gradients are divided by it. A scale that is too large overflows: the step is skipped and the scale halved; after a
+while without overflow it is doubled again (Micikevicius et al. 2018). ``torch.amp.GradScaler`` has one scale for
+everything, so that one host's overflow would stop all others; here hosts and developing modules have one each. Powers
+of two change no bit of a gradient that neither overflows nor underflows.
+
+Axis legend: E = environments, S = slots, R = rows of a stack or of the incubation pass, K = (E + 1)(1 + S) scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+INITIAL_SCALE = 2.0**12
+MIN_SCALE, MAX_SCALE = 2.0**-14, 2.0**24
+GROWTH_INTERVAL = 100
+"""Steps without overflow after which a scale is doubled."""
+
+
+class LossScales:
+    """One scale per host and per slot's module, kept on the device and never read back.
+
+    Attributes:
+        scale: ``float32 [E + 1, 1 + S]``: column 0 of the hosts, then of the modules; the last row is nobody's.
+        finite_steps: same shape, steps since the scale last changed.
+    """
+
+    def __init__(self, num_envs: int, num_slots: int, device: torch.device) -> None:
+        self.scale = torch.full((num_envs + 1, 1 + num_slots), INITIAL_SCALE, device=device)
+        self.finite_steps = torch.zeros_like(self.scale)
+
+    def restart_hosts(self, environments: Tensor) -> None:
+        """A new episode of some environments."""
+        self.scale[environments] = INITIAL_SCALE
+        self.finite_steps[environments] = 0
+
+    def restart_module(self, environment: int, slot: int) -> None:
+        """A new module in a slot."""
+        self.scale[environment, 1 + slot] = INITIAL_SCALE
+        self.finite_steps[environment, 1 + slot] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Whose scale goes where during an epoch, as ``int64`` numbers among the K scales.
+
+    Attributes:
+        scales: the scales.
+        main: ``[E]`` of each host's loss.
+        incubation: ``[R]`` of each developing module's loss.
+        carried: per stack ``[R]``, the scale that a row's gradient carries.
+        halved: per stack ``[R]``, the scale that a row's overflow halves: the one carried, or nobody's for a module
+            that learns from the host's loss while the host must not feel it.
+    """
+
+    scales: LossScales
+    main: Tensor
+    incubation: Tensor
+    carried: tuple[Tensor, ...]
+    halved: tuple[Tensor, ...]
+
+    @classmethod
+    def plan(
+        cls,
+        scales: LossScales,
+        stacks: Sequence[tuple[Sequence[int], int | None]],
+        developing: Tensor,
+        incubation: tuple[Tensor, Tensor] | None,
+    ) -> Scaling:
+        """Work it out, once per epoch.
+
+        Args:
+            scales: the scales.
+            stacks: environments of the rows of each stack, and the slot that it belongs to (``None`` for hosts).
+            developing: ``bool [E, S]`` modules in isolation.
+            incubation: environments and slots ``int64 [R]`` of the incubation pass, ``None`` where there is none.
+        """
+        columns, device = scales.scale.shape[1], scales.scale.device
+        nobody = len(developing) * columns
+        carried, halved = [], []
+        for environments, slot in stacks:
+            rows = torch.tensor(environments, dtype=torch.long)
+            host = rows * columns
+            apart = torch.zeros_like(rows, dtype=torch.bool) if slot is None else developing[rows, slot]
+            own = host if slot is None or incubation is None else torch.where(apart, host + 1 + slot, host)
+            carried.append(own.to(device))
+            halved.append((own if incubation is not None else torch.where(apart, nobody, own)).to(device))
+        alone = torch.zeros(0, dtype=torch.long) if incubation is None else incubation[0] * columns + 1 + incubation[1]
+        return cls(
+            scales=scales,
+            main=(torch.arange(len(developing)) * columns).to(device),
+            incubation=alone.to(device),
+            carried=tuple(carried),
+            halved=tuple(halved),
+        )
+
+    def factors(self, incubated: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """Scales of the losses of hosts and of developing modules, for parts that hold the hosts in equal shares.
+
+        Args:
+            incubated: developing modules of each part.
+        """
+        scale = self.scales.scale.view(-1)
+        main = scale[self.main].chunk(len(incubated))
+        return list(zip(main, scale[self.incubation].split(list(incubated)), strict=True))
+
+    def unscaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Gradients ``[R, P]`` per stack, divided by the scales that they carry."""
+        scale = self.scales.scale.view(-1)
+        return [g / scale[owners].unsqueeze(1) for g, owners in zip(gradients, self.carried, strict=True)]
+
+    def update(self, main: Tensor, incubation: Tensor, norms: Sequence[Tensor]) -> list[Tensor]:
+        """After a step: halve the scales that overflowed, double those that have not for long.
+
+        A gradient that is not finite although its loss is has overflowed. Where the loss itself is not finite no scale
+        helps, and the gradient counts as what it is.
+
+        Args:
+            main: ``[E]`` losses of the hosts.
+            incubation: ``[R]`` losses of the developing modules.
+            norms: per stack ``[R]`` norms of the unscaled gradients.
+
+        Returns:
+            Per stack ``bool [R]``, the rows that overflowed, whose step was skipped.
+        """
+        scales = self.scales
+        sound = torch.ones(scales.scale.numel(), dtype=torch.bool, device=scales.scale.device)
+        sound[self.main], sound[self.incubation] = main.isfinite(), incubation.isfinite()
+        skipped = [~norm.isfinite() & sound[owner] for norm, owner in zip(norms, self.carried, strict=True)]
+        votes = torch.zeros(scales.scale.numel(), device=scales.scale.device)
+        votes.index_add_(0, torch.cat(self.halved), torch.cat(skipped).to(votes.dtype))
+        overflowed = (votes > 0).view_as(scales.scale)
+        scales.scale, scales.finite_steps = next_scales(scales.scale, scales.finite_steps, overflowed)
+        return skipped
+
+
+class GradientNorms:
+    """Mean gradient norms of an epoch, one ``[R]`` per stack, over the steps that count.
+
+    A step that loss scaling skipped measured nothing and does not count. Any other gradient that is not finite is
+    measured, and makes the mean infinite.
+    """
+
+    def __init__(self, num_steps: int, scaling: Scaling | None) -> None:
+        self._num_steps, self._scaling = num_steps, scaling
+        self._sums: list[Tensor] = []
+        self._counts: list[Tensor] = []
+        self.last_skipped: list[Tensor] = []
+
+    def add(self, norms: list[Tensor], main: Tensor, incubation: Tensor) -> None:
+        """Take in one step: norms per stack ``[R]``, and the losses as :meth:`Scaling.update` wants them."""
+        if not self._sums:
+            self._sums = [torch.zeros_like(norm) for norm in norms]
+            self._counts = [torch.full_like(norm, self._num_steps) for norm in norms]
+        if self._scaling is not None:
+            self.last_skipped = self._scaling.update(main, incubation, norms)
+            norms = [norm.masked_fill(gone, 0.0) for norm, gone in zip(norms, self.last_skipped, strict=True)]
+            torch._foreach_sub_(self._counts, [gone.to(norms[0].dtype) for gone in self.last_skipped])
+        torch._foreach_add_(self._sums, norms)
+
+    def means(self) -> list[Tensor]:
+        """``[R]`` per stack; NaN where no step counts (0 / 0)."""
+        sums = (total.nan_to_num(nan=torch.inf, posinf=torch.inf) for total in self._sums)
+        return [total / count for total, count in zip(sums, self._counts, strict=True)]
+
+    def num_skipped(self) -> int:
+        """Steps that loss scaling skipped, over all owners."""
+        if self._scaling is None:
+            return 0
+        counts = torch.cat(self._counts)
+        return int((self._num_steps - counts).sum())
+
+
+def next_scales(scale: Tensor, finite_steps: Tensor, overflowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales and their ages after one more step, any shape."""
+    finite_steps = torch.where(overflowed, 0.0, finite_steps + 1)
+    grown = finite_steps >= GROWTH_INTERVAL
+    scale = torch.where(overflowed, scale / 2, torch.where(grown, scale * 2, scale))
+    return scale.clamp(MIN_SCALE, MAX_SCALE), finite_steps.masked_fill(grown, 0.0)

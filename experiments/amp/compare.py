@@ -1,0 +1,118 @@
+"""bf16 against fp32 on digits: ``python -m experiments.amp.compare``, from the root of the repository.
+
+Runs what is not finished yet, one run after the other, then prints the tables of README.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from esper.telemetry.records import read_jsonl
+
+SEEDS = (0, 1, 2)
+MODES = ("off", "bf16")
+SETTINGS = (
+    "+preset=digits",
+    "trainer.num_iterations=8",
+    "evaluation.controllers=[learned,heuristic,never]",
+    "telemetry.console=off",
+    "telemetry.plots=false",
+)
+RUNS = Path("outputs/amp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one run showed; accuracies are of the held-out hosts' test images, in per cent."""
+
+    seed: int
+    amp: str
+    non_finite: int
+    learned: float
+    heuristic: float
+    never: float
+    g2_passed: int
+    g2_evaluated: int
+    g2_unhealthy: int
+
+    @property
+    def g2_share(self) -> float:
+        """Passed G2 evaluations, per cent of all."""
+        return 100 * self.g2_passed / self.g2_evaluated
+
+    def markdown(self) -> str:
+        """As a line of the table."""
+        cells = [
+            str(self.seed),
+            self.amp,
+            str(self.non_finite),
+            *(f"{value:.1f}" for value in (self.learned, self.heuristic, self.never)),
+            f"{self.g2_passed} / {self.g2_evaluated} = {self.g2_share:.1f} %",
+            str(self.g2_unhealthy),
+        ]
+        return "| " + " | ".join(cells) + " |"
+
+
+def folder_of(seed: int, amp: str) -> Path:
+    """Where a run goes."""
+    return RUNS / f"{amp}-seed{seed}"
+
+
+def ensure(seed: int, amp: str) -> None:
+    """Make a run, unless its result is there."""
+    folder = folder_of(seed, amp)
+    if not (folder / "result.json").exists():
+        chosen = [f"seed={seed}", f"amp={amp}", f"hydra.run.dir={folder}"]
+        subprocess.run([sys.executable, "-m", "esper.train", *SETTINGS, *chosen], check=True)
+
+
+def read(seed: int, amp: str) -> Row:
+    """The row of a finished run."""
+    folder = folder_of(seed, amp)
+    result = json.loads((folder / "result.json").read_text())
+    metrics, events = read_jsonl(folder / "metrics.jsonl"), read_jsonl(folder / "events.jsonl")
+    gates = [event for event in events if event["kind"] == "gate_evaluated" and event["gate"] == "G2"]
+    counted = ("charts/non_finite_gradients", "charts/num_crashed", "losses/skipped_minibatches")
+    accuracy = {entry["name"]: 100 * entry["test_accuracy"]["mean"] for entry in result["controllers"]}
+    return Row(
+        seed=seed,
+        amp=amp,
+        non_finite=int(sum(record[name] for record in metrics for name in counted)),
+        learned=accuracy["learned"],
+        heuristic=accuracy["heuristic"],
+        never=accuracy["never"],
+        g2_passed=sum(gate["passed"] for gate in gates),
+        g2_evaluated=len(gates),
+        g2_unhealthy=sum("health" in gate["reason"] for gate in gates),
+    )
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation over seeds."""
+    return f"{mean(values):.1f} ± {stdev(values):.1f}"
+
+
+def main() -> None:
+    """Run, read, print."""
+    for seed in SEEDS:
+        for amp in MODES:
+            ensure(seed, amp)
+    rows = [read(seed, amp) for seed in SEEDS for amp in MODES]
+    heads = "run seed | amp | non-finite | test %, learned | heuristic | never | G2 passed / evaluated | unhealthy"
+    print(f"| {heads} |\n|" + "---|" * 8)
+    print("\n".join(row.markdown() for row in rows))
+    print("\n| amp | test %, learned | heuristic | never | G2 share, % |\n|" + "---|" * 5)
+    for amp in MODES:
+        of = [row for row in rows if row.amp == amp]
+        columns = ("learned", "heuristic", "never", "g2_share")
+        print(f"| {amp} | " + " | ".join(spread([getattr(row, name) for row in of]) for name in columns) + " |")
+
+
+if __name__ == "__main__":
+    main()
