@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from esper.envs.records import EnvView, StepResult
 from esper.envs.twins import Nursery, TwinCache
 from esper.hosts import SegmentedHost
 from esper.lifecycle import Stage
+from esper.precision import supported
 from esper.tasks import Split
 
 SMALL = (
@@ -34,6 +36,10 @@ SMALL = (
 
 
 SAMPLES = 64
+
+NEEDS_FP16 = pytest.mark.skipif(
+    not supported("fp16", torch.device("cpu")), reason="needs a CPU that trains in fp16, this one does not"
+)
 
 
 @cache

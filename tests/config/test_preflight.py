@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
+import esper.precision
 from esper.config import compose
+from esper.config.errors import explain
 from esper.config.preflight import preflight
 from esper.devices import resolve_devices
+from esper.precision import AUTOCAST_DTYPES, check_amp, supported
 
 
 @pytest.mark.parametrize("preset", ["digits", "digits_deep", "smoke"])
@@ -43,6 +48,49 @@ def test_what_cannot_run_is_refused_by_key_with_the_choices(overrides: list[str]
         preflight(compose(*overrides))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_a_precision_that_the_device_has_not_is_refused_with_what_works(
+    amp: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(device: torch.device, dtype: torch.dtype) -> None:
+        if dtype is AUTOCAST_DTYPES[amp]:
+            raise RuntimeError("could not create a primitive descriptor\nfor something")
+
+    monkeypatch.setattr(esper.precision, "_train_something", fail)
+    supported.cache_clear()
+    with pytest.raises(ValueError) as caught:
+        preflight(compose("+preset=smoke", f"amp={amp}"))
+    other = {"bf16": "fp16", "fp16": "bf16"}[amp]
+    assert str(caught.value) == f"amp={amp} does not work on this device (cpu); use amp=off or amp={other}"
+    supported.cache_clear()
+
+
+def test_a_gpu_without_bf16_is_refused_by_its_name_although_it_could_emulate_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(esper.precision, "_train_something", lambda device, dtype: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
+    supported.cache_clear()
+    with pytest.raises(ValueError, match=r"amp=bf16 does not work on this device \(Old GPU\); use amp=off or amp=fp16"):
+        check_amp("bf16", torch.device("cuda", 0))
+    supported.cache_clear()
+
+
+def test_asking_for_a_precision_draws_from_no_global_generator() -> None:
+    supported.cache_clear()
+    before = torch.random.get_rng_state()
+    check_amp("bf16", torch.device("cpu"))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_an_unknown_precision_names_the_choices() -> None:
+    with pytest.raises(Exception, match="amp") as caught:
+        compose("amp=fp8")
+    assert explain(caught.value) == "amp: unknown 'fp8'; choose from off, bf16, fp16"
 
 
 def test_auto_is_every_gpu_or_else_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

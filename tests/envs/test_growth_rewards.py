@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import (
+    NEEDS_FP16,
     Eager,
     action,
     controller,
@@ -54,19 +55,34 @@ def discounted(results: list[StepResult], environment: int, gamma: float) -> flo
 # ------------------------------------------------------------------------------------------------------ exactly zero
 
 
+PRECISIONS = ["off", "bf16", pytest.param("fp16", marks=NEEDS_FP16)]
+
+
+@pytest.mark.parametrize("amp", PRECISIONS)
 @pytest.mark.parametrize("mapping", sorted(MAPPINGS))
-def test_never_growing_earns_exactly_zero_in_every_step(mapping: str) -> None:
-    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=5")
+def test_never_growing_earns_exactly_zero_in_every_step(mapping: str, amp: str) -> None:
+    laboratory = small_laboratory(f"env.mapping={mapping}", f"amp={amp}", "env.num_epochs=5")
     results = play_episode(small_env(laboratory), controller(laboratory, "never"))
     assert all((result.reward == 0).all() for result in results)
     assert all(episode.episode_return == 0 for episode in results[-1].episodes)
 
 
 @pytest.mark.parametrize("incubation", ["auxiliary", "straight_through"])
-@pytest.mark.parametrize("mapping", sorted(MAPPINGS))
-def test_modules_that_stay_in_training_earn_exactly_zero_in_every_step(mapping: str, incubation: str) -> None:
+@pytest.mark.parametrize(
+    ("mapping", "amp"),
+    [
+        *((mapping, "off") for mapping in sorted(MAPPINGS)),
+        ("grouped", "bf16"),
+        pytest.param("grouped", "fp16", marks=NEEDS_FP16),
+    ],
+)
+def test_modules_that_stay_in_training_earn_exactly_zero_in_every_step(mapping: str, amp: str, incubation: str) -> None:
     laboratory = small_laboratory(
-        f"env.mapping={mapping}", f"slots.incubation={incubation}", "env.num_epochs=6", "slots.min_training_epochs=3"
+        f"env.mapping={mapping}",
+        f"amp={amp}",
+        f"slots.incubation={incubation}",
+        "env.num_epochs=6",
+        "slots.min_training_epochs=3",
     )
     env = small_env(laboratory)
     extend = [action(Op.EXTEND, slot=0), action(Op.EXTEND, slot=2)]

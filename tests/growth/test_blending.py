@@ -92,6 +92,26 @@ def test_full_add_is_exactly_the_module() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("of_module", [torch.bfloat16, torch.float16, torch.float32])
+def test_types_of_host_and_module_may_differ_and_the_host_keeps_its_own(
+    algorithm: BlendAlgorithm, kept: torch.dtype, of_module: torch.dtype
+) -> None:
+    x, s = torch.randn(4, 3, 2, 2).to(kept), torch.randn(4, 3, 2, 2).to(of_module)
+    gate = gate_for(algorithm, s)
+    exact = blend(x.double(), s.double(), 0.3, algorithm, None if gate is None else gate.double())
+    for alpha in (0.3, torch.full((4, 1, 1, 1), 0.3)):
+        blended = blend(x, s, alpha, algorithm, gate)
+        assert blended.dtype == kept
+        # Rounded once, at the end.
+        torch.testing.assert_close(blended.double(), exact, rtol=torch.finfo(kept).eps, atol=1e-6)
+    assert torch.equal(blend(x, s, torch.zeros(()), algorithm, gate), x)
+    assert torch.equal(blend(x, x.float(), 0.7, algorithm, gate), x)
+    if algorithm is BlendAlgorithm.ADD:
+        assert torch.equal(blend(x, s, 1.0, algorithm), s.to(kept))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_stack_of_alphas_blends_each_environment_by_its_own(algorithm: BlendAlgorithm) -> None:
     x, s, alpha = torch.randn(3, 2, 4, 5, 5), torch.randn(3, 2, 4, 5, 5), torch.tensor([0.0, 0.3, 1.0])
     gate = torch.rand(3, 2, 4, 1, 1) if algorithm is BlendAlgorithm.GATE else None

@@ -53,11 +53,20 @@ def populate(
     environments: Sequence[int],
     sites: Sequence[Site] = (),
     dtype: torch.dtype = torch.float32,
+    autocast_dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> Population:
     """A population whose row i is environment number ``environments[i]``, with modules at the given sites."""
     host = digits_host()
-    population = Population(host, host.slot_ids, len(environments), build_mapping(mapping), dtype=dtype, device=device)
+    population = Population(
+        host,
+        host.slot_ids,
+        len(environments),
+        build_mapping(mapping),
+        device=device,
+        dtype=dtype,
+        autocast_dtype=autocast_dtype,
+    )
     population.reset(range(len(environments)), *births(host, environments))
     for environment, slot, blueprint, algorithm in sites:
         if environment in environments:

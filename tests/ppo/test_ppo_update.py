@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cue_world import filled_buffer, small_policy
+from helpers import NEEDS_FP16
 
 from esper.actions import HEADS, OP_GERMINATE, OP_NAMES, Head
 from esper.policy import GrowthPolicy
@@ -49,6 +50,37 @@ def test_the_first_passes_ratio_is_one(conditional: bool) -> None:
     assert metrics["losses/ratio_std"] == pytest.approx(0, abs=1e-5)
     assert metrics["losses/approx_kl"] == pytest.approx(0, abs=1e-9)
     assert metrics["losses/clipfrac"] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=NEEDS_FP16)])
+def test_the_first_passes_ratio_is_one_in_half_precision_too(dtype: torch.dtype) -> None:
+    policy = small_policy(autocast_dtype=dtype)
+    metrics = update(policy, filled_buffer(policy), ONE_STEP).metrics
+    for name in ("ratio_min", "ratio_mean", "ratio_max"):
+        assert metrics[f"losses/{name}"] == pytest.approx(1, abs=1e-5)
+
+
+def test_scaling_the_loss_changes_no_step_but_one_that_overflows_which_is_skipped() -> None:
+    policy = small_policy()
+    buffer, twin, before = filled_buffer(policy), copy.deepcopy(policy), parameters(policy)
+    generator = torch.Generator()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    ppo_update(policy, adam(policy), buffer, ONE_STEP, 0.01, generator.manual_seed(2), scaler)
+    assert not same(before, policy)
+    ppo_update(twin, adam(twin), buffer, ONE_STEP, 0.01, generator.manual_seed(2))
+    for ours, theirs in zip(policy.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    assert scaler.get_scale() == 2.0**10
+
+    # Above the largest fp32 number once the loss is multiplied in, so that gradients are infinite.
+    before, scaler = parameters(policy), torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-100)
+    policy.trunk_norm.weight.register_hook(lambda gradient: gradient * 2.0**10)
+    settings = PPOSettings(num_minibatches=4, update_epochs=1)
+    metrics = ppo_update(policy, adam(policy), buffer, settings, 0.01, generator, scaler).metrics
+    assert metrics["losses/skipped_minibatches"] == 1
+    assert scaler.get_scale() == 2.0**27
+    assert not same(before, policy), "the three minibatches after it are stepped on"
+    assert all(parameter.isfinite().all() for parameter in policy.parameters())
 
 
 def test_it_changes_the_policy_and_repeats_exactly_from_the_same_generator() -> None:

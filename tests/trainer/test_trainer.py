@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import SMALL
+from helpers import NEEDS_FP16, SMALL
 
 import esper.trainer
 from esper.build import build_laboratory
@@ -235,6 +235,33 @@ def test_schedules_of_entropy_and_learning_rate_reach_the_update(
     assert [entropy for entropy, _ in seen] == pytest.approx([0.02, 0.0155, 0.011])
     assert [lr for _, lr in seen] == pytest.approx([0.01, 0.0075, 0.005])
     assert [record["charts/learning_rate"] for record in metrics] == [lr for _, lr in seen]
+
+
+@pytest.mark.parametrize("amp", ["bf16", pytest.param("fp16", marks=NEEDS_FP16)])
+def test_half_precision_runs_end_to_end_and_repeats(tmp_path: Path, amp: str) -> None:
+    for name in ("first", "second"):
+        train(compose(*BARE, f"amp={amp}", "evaluation.controllers=[learned,never]"), tmp_path / name)
+    assert metrics_of(tmp_path / "first") == metrics_of(tmp_path / "second")
+    for record in metrics_of(tmp_path / "first"):
+        assert record["charts/non_finite_gradients"] == record["charts/num_crashed"] == 0
+        assert math.isfinite(record["charts/episodic_return"])
+    policy = load_checkpoint(tmp_path / "first" / "checkpoints" / "last.pt")["policy"]
+    assert {value.dtype for value in policy.values()} == {torch.float32}
+    never = read(tmp_path / "first" / "result.json")["controllers"][1]
+    assert never["episode_return"]["mean"] == 0
+
+
+@NEEDS_FP16
+def test_an_overflow_of_the_policys_gradient_is_a_skipped_minibatch(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, "amp=fp16", "ppo.update_epochs=1")
+    assert trainer.scaler is not None
+    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+    carry = Carry(trainer.env.reset(), trainer.policy.initial_state(3))
+    before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
+    metrics = trainer.iterate(1, carry)
+    assert metrics["losses/skipped_minibatches"] == 2
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
+    assert trainer.scaler.get_scale() == 2.0**58
 
 
 # ------------------------------------------------------------------------------------------------------ what goes wrong
