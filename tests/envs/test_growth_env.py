@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from helpers import Eager, action, controller, play_episode, replay, small_env, small_laboratory, waits
+from helpers import NEEDS_FP16, Eager, action, controller, play_episode, replay, small_env, small_laboratory, waits
 from torch import Tensor
 
 from esper.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed, Head, Op, head_sizes
@@ -15,7 +15,9 @@ from esper.envs.features import BASE_INDEX, feature_table
 from esper.envs.instances import InstancePool
 from esper.envs.records import StepResult
 from esper.lifecycle import Stage
+from esper.lifecycle.stages import REASONS, Reason
 from esper.population import MAPPINGS, NUM_PROBES
+from esper.population.scaling import MAX_SCALE
 
 CONV_LIGHT = 1
 GERMINATE = action(Op.GERMINATE, slot=1, blueprint=CONV_LIGHT, alpha_target=2)
@@ -285,6 +287,31 @@ def test_a_broken_module_in_isolation_ends_no_episode_and_fails_its_gate(laborat
         assert (result.reward == 0).all()
         assert torch.equal(env.population.hosts.values, bare.population.hosts.values)
         assert torch.equal(result.accuracy, untouched.accuracy)
+
+
+@NEEDS_FP16
+def test_steps_skipped_by_loss_scaling_are_no_crash_and_count_as_unmeasured_at_the_gate() -> None:
+    laboratory = small_laboratory("amp=fp16", "env.num_epochs=8", "env.steps_per_epoch=2")
+    env = small_env(laboratory)
+    scales = env.population.scales
+    assert scales is not None
+    env.reset()
+    env.step(waits(3, e0=GERMINATE, e1=GERMINATE))
+    scales.scale[0, 1 + 1] = scales.scale[2, 0] = MAX_SCALE  # a module in isolation, and another environment's host
+    probes = env.observation().features[2, -3 * NUM_PROBES :]
+    result = env.step(waits(3))
+    assert env.skipped_steps == 4
+    assert env.non_finite == 0
+    assert not result.terminated.any()
+    gates = {(record.environment, record.gate): record.reason for record in result.transitions.verdicts.records()}
+    assert gates == {(0, "G2"): REASONS[Reason.GRADIENT_UNMEASURED], (1, "G2"): REASONS[Reason.PASSED]}
+    assert torch.equal(result.observation.features[2, -3 * NUM_PROBES :], probes), "the last ones measured"
+    for _ in range(5):
+        if env.state.stage[0, 1] == Stage.TRAINING:
+            assert not env.step(waits(3)).terminated.any()
+    assert env.state.stage[0, 1] != Stage.TRAINING, (
+        "the scale came down, the gradient was measured, the gate let it pass"
+    )
 
 
 def test_weights_that_a_host_lacks_stay_zero_while_it_grows(laboratory: Laboratory) -> None:

@@ -281,6 +281,17 @@ def test_the_gradient_of_a_blended_module_is_unscaled_by_its_host_and_its_overfl
     assert [scale_of(population, environment) for environment in (0, 1)] == [2.0**12, 2.0**11]
 
 
+def test_a_module_that_learns_from_the_hosts_loss_in_isolation_does_not_lower_the_hosts_scale() -> None:
+    population = populate("loop", [0, 1], [(1, 1, CNN_BLUEPRINTS[0], BlendAlgorithm.ADD)], autocast_dtype=FP16)
+    stage = nothing(2)
+    stage.developing[1, 1] = True
+    plan = plan_training(population, stage, "straight_through")
+    assert plan.scaling is not None
+    skipped = plan.scaling.update(torch.ones(2), torch.ones(0), [torch.ones(2), torch.tensor([torch.inf])])
+    assert [rows.tolist() for rows in skipped] == [[False, False], [True]]
+    assert [scale_of(population, environment) for environment in (0, 1)] == [INITIAL_SCALE] * 2
+
+
 def test_a_scale_is_halved_by_an_overflow_and_doubled_after_long_without() -> None:
     scale, age = torch.tensor([8.0, 8.0, MIN_SCALE, MAX_SCALE]), torch.zeros(4)
     overflowed = torch.tensor([True, False, True, False])

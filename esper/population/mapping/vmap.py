@@ -1,6 +1,7 @@
 """``torch.func.vmap`` over rows: works for every module that vmap can batch, one kernel for all rows.
 
-Features are one tensor ``[R, B, ...]``.
+Features are one tensor ``[R, B, ...]``. Under AMP on a CPU, torch's autocast reaches matrix products inside vmap but
+not convolutions: those stay in fp32 there, in this mapping alone.
 """
 
 from __future__ import annotations
