@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from esper.lifecycle.stages import REASONS, Reason
 from esper.telemetry.records import read_jsonl
 
 SEEDS = (0, 1, 2)
@@ -25,11 +27,16 @@ SETTINGS = (
     "telemetry.plots=false",
 )
 RUNS = Path("outputs/amp")
+UNHEALTHY = (Reason.NOT_FINITE, Reason.GRADIENT_UNMEASURED, Reason.GRADIENT_UNHEALTHY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one run showed; accuracies are of the held-out hosts' test images, in per cent."""
+    """What one run showed; accuracies are of the held-out hosts' test images, in per cent.
+
+    ``g2_due`` counts the evaluations of gate G2 that did not merely wait for ``min_training_epochs``, ``g2_healthy``
+    those of them at which gradients were measured, finite and healthy, whether or not a place was free.
+    """
 
     seed: int
     amp: str
@@ -37,14 +44,21 @@ class Row:
     learned: float
     heuristic: float
     never: float
+    never_by_host: tuple[float, ...]
     g2_passed: int
     g2_evaluated: int
-    g2_unhealthy: int
+    g2_due: int
+    g2_healthy: int
 
     @property
     def g2_share(self) -> float:
         """Passed G2 evaluations, per cent of all."""
         return 100 * self.g2_passed / self.g2_evaluated
+
+    @property
+    def healthy_share(self) -> float:
+        """Evaluations with healthy gradients, per cent of those due."""
+        return 100 * self.g2_healthy / self.g2_due
 
     def markdown(self) -> str:
         """As a line of the table."""
@@ -54,7 +68,7 @@ class Row:
             str(self.non_finite),
             *(f"{value:.1f}" for value in (self.learned, self.heuristic, self.never)),
             f"{self.g2_passed} / {self.g2_evaluated} = {self.g2_share:.1f} %",
-            str(self.g2_unhealthy),
+            f"{self.g2_healthy} / {self.g2_due} = {self.healthy_share:.1f} %",
         ]
         return "| " + " | ".join(cells) + " |"
 
@@ -79,6 +93,8 @@ def read(seed: int, amp: str) -> Row:
     metrics, events = read_jsonl(folder / "metrics.jsonl"), read_jsonl(folder / "events.jsonl")
     gates = [event for event in events if event["kind"] == "gate_evaluated" and event["gate"] == "G2"]
     counted = ("charts/non_finite_gradients", "charts/num_crashed", "losses/skipped_minibatches")
+    reasons = Counter(gate["reason"] for gate in gates)
+    due = len(gates) - reasons[REASONS[Reason.DWELL]]
     accuracy = {entry["name"]: 100 * entry["test_accuracy"]["mean"] for entry in result["controllers"]}
     return Row(
         seed=seed,
@@ -87,9 +103,11 @@ def read(seed: int, amp: str) -> Row:
         learned=accuracy["learned"],
         heuristic=accuracy["heuristic"],
         never=accuracy["never"],
-        g2_passed=sum(gate["passed"] for gate in gates),
+        never_by_host=tuple(100 * episode["test_accuracy"] for episode in result["episodes"]["never"]),
+        g2_passed=reasons[REASONS[Reason.PASSED]],
         g2_evaluated=len(gates),
-        g2_unhealthy=sum("health" in gate["reason"] for gate in gates),
+        g2_due=due,
+        g2_healthy=due - sum(reasons[REASONS[reason]] for reason in UNHEALTHY),
     )
 
 
@@ -104,14 +122,19 @@ def main() -> None:
         for amp in MODES:
             ensure(seed, amp)
     rows = [read(seed, amp) for seed in SEEDS for amp in MODES]
-    heads = "run seed | amp | non-finite | test %, learned | heuristic | never | G2 passed / evaluated | unhealthy"
+    heads = "run seed | amp | non-finite | test %, learned | heuristic | never | G2 passed / evaluated | healthy / due"
     print(f"| {heads} |\n|" + "---|" * 8)
     print("\n".join(row.markdown() for row in rows))
-    print("\n| amp | test %, learned | heuristic | never | G2 share, % |\n|" + "---|" * 5)
+    print("\n| amp | test %, learned | heuristic | never | G2 passed, % | healthy, % |\n|" + "---|" * 6)
     for amp in MODES:
         of = [row for row in rows if row.amp == amp]
-        columns = ("learned", "heuristic", "never", "g2_share")
+        columns = ("learned", "heuristic", "never", "g2_share", "healthy_share")
         print(f"| {amp} | " + " | ".join(spread([getattr(row, name) for row in of]) for name in columns) + " |")
+
+    full, halved = (next(row.never_by_host for row in rows if row.amp == amp) for amp in MODES)
+    differences = [b - a for a, b in zip(full, halved, strict=True)]
+    by_host = f"{mean(differences):+.1f} ± {stdev(differences) / len(differences) ** 0.5:.1f} (standard error)"
+    print(f"\nnever, {MODES[1]} - {MODES[0]}, host by host: {by_host}")
 
 
 if __name__ == "__main__":
