@@ -244,9 +244,9 @@ class GrowthEnv:
         state = self.state
         self.skipped_steps += stats.skipped_steps
         self.non_finite += int(stats.host_norm.isinf().sum() + stats.module_norm.isinf().sum())
-        if stats.probes is not None:  # not measured (NaN) leaves what was measured last
-            earlier = stats.probes if self._probes is None else self._probes
-            self._probes = torch.where(stats.probes.isnan(), earlier, stats.probes)
+        if stats.probes is not None:
+            assert self._probes is not None, "probes are measured from the reset on"
+            self._probes = torch.where(stats.probes.isnan(), self._probes, stats.probes)  # NaN: not measured this time
         record_parameters(state, self.population.num_parameters(), self.population.finite())
         record_gradients(state, stats.module_norm, stats.host_norm, self.population.num_host_parameters(), self.rules)
         assert self._val is not None

@@ -122,8 +122,13 @@ def _incubation_rows(growth: GrowthStage) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, and what arrived at the slots with its
-    gradients (when asked for).
+    """What a step found, nothing changed.
+
+    Attributes:
+        loss: ``[E]`` of the hosts.
+        incubation_loss: ``[R]`` of the developing modules' own pass.
+        gradients: by stack, unscaled.
+        arrived, arrived_gradients: features at the slots and their gradients, empty unless asked for.
     """
 
     loss: Tensor

@@ -124,6 +124,15 @@ def test_probes_are_close_to_those_of_fp32(mapping: str, dtype: torch.dtype) -> 
 
 
 @half
+def test_probes_of_bare_hosts_do_not_see_the_modules_that_others_have(dtype: torch.dtype) -> None:
+    """Some environments start anew while others are in mid-episode."""
+    x, y = batch(range(3))
+    sites, _ = random_growth(0, 3)
+    bare, grown = (populate("loop", range(3), modules, autocast_dtype=dtype) for modules in ([], sites))
+    assert torch.equal(probe_hosts(grown, x, y), probe_hosts(bare, x, y))
+
+
+@half
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_a_new_module_is_the_identity_to_the_bit(mapping: str, dtype: torch.dtype) -> None:
     """Blending at its endpoints is exact, whatever types a module's layers come out in."""
