@@ -108,7 +108,7 @@ class Scaling:
         """
         scale = self.scales.scale.view(-1)
         main = scale[self.main].chunk(len(incubated))
-        return list(zip(main, scale[self.incubation].split(list(incubated)), strict=True))
+        return list(zip(main, torch.split(scale[self.incubation], list(incubated)), strict=True))
 
     def unscaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Gradients ``[R, P]`` per stack, divided by the scales that they carry."""

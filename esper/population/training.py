@@ -184,9 +184,7 @@ def step_gradients(
         arrived_gradients.append(gradient if factors is None else gradient / factors[0].view(-1, 1, 1, 1, 1))
         feature_gradients = feature_gradients[count:]
     arrived_values = [mapping.unpack(mapping.detach(arrived)).to(population.dtype) for arrived in seen]
-    return StepResult(
-        losses.detach(), auxiliary.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients
-    )
+    return StepResult(losses.detach(), auxiliary.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients)
 
 
 def _incubation_losses(population: Population, plan: Plan, main: Pass, y: Tensor) -> Tensor:
@@ -223,10 +221,10 @@ def train_epoch(
         max_grad_norm: clip per (environment, owner); 0 is off.
         probe: measure slot probes at the last step.
     """
-    parts = _plan_parts(population, growth, incubation)
+    parts = plan_parts(population, growth, incubation)
     stacks = population.stacks()
     loss_sum = torch.zeros(population.num_envs, device=population.device, dtype=population.dtype)
-    scaling = _plan_scaling(population, growth, parts)
+    scaling = plan_scaling(population, growth, parts)
     gradient_norms = GradientNorms(num_steps, scaling)
     probes = None
     for step, batch in enumerate(order.to(population.device, non_blocking=True).chunk(num_steps, dim=1)):
@@ -255,7 +253,7 @@ def _read(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class JoinedStep:
-    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, and slot probes ``[E, S, 4]`` if asked for."""
+    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, slot probes ``[E, S, 4]`` if asked for."""
 
     loss: Tensor
     incubation_loss: Tensor
@@ -314,7 +312,7 @@ def _take(images: Tensor, index: Tensor) -> Tensor:
     return taken.view(*index.shape, *images.shape[1:])
 
 
-def _plan_parts(population: Population, growth: GrowthStage, incubation: str) -> list[Part]:
+def plan_parts(population: Population, growth: GrowthStage, incubation: str) -> list[Part]:
     parts, begin = [], 0
     for part in population.parts():
         rows = slice(begin, begin + part.num_envs)
@@ -336,7 +334,7 @@ def _plan_parts(population: Population, growth: GrowthStage, incubation: str) ->
     return parts
 
 
-def _plan_scaling(population: Population, growth: GrowthStage, parts: Sequence[Part]) -> Scaling | None:
+def plan_scaling(population: Population, growth: GrowthStage, parts: Sequence[Part]) -> Scaling | None:
     if population.scales is None:
         return None
     stacks: list[tuple[list[int], int | None]] = [(population.hosts.environments, None)]

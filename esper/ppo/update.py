@@ -254,7 +254,7 @@ class _Learner:
 
     def _gradients(self, loss: Tensor) -> float:
         """Clipped gradients of the whole minibatch; returns their norm before clipping."""
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         _add_up_gradients(self.policy, self.ranks)
         if self.scaler is not None:
             # After adding up, so that an overflow anywhere lowers the scale everywhere.

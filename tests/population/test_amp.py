@@ -8,9 +8,8 @@ import torch
 from esper.actions import BlendAlgorithm
 from esper.population import INCUBATIONS, MAPPINGS, Samples, evaluate, probe_hosts, train_epoch
 from esper.population.losses import row_losses, weighted_sums
-from esper.population.training import plan_training, step_gradients
 from tests.population.growing import CNN_BLUEPRINTS, batch, nothing, orders, pool, populate, random_growth, stir
-from tests.population.halves import FP16, HOST, half, provoke, same, state, train
+from tests.population.halves import FP16, HOST, half, one_step, provoke, same, state, train
 
 NUM_ENVS = 6
 
@@ -35,8 +34,7 @@ def test_losses_and_gradients_of_a_step_are_close_to_fp32_and_in_fp32(
         for autocast_dtype in (None, dtype):
             population = populate(mapping, range(NUM_ENVS), sites, autocast_dtype=autocast_dtype)
             stir(population)
-            plan = plan_training(population, growth, incubation)
-            results.append(step_gradients(population, plan, x, y, stacks=population.stacks()))
+            results.append(one_step(population, growth, x, y, incubation)[0])
         full, halved = results
         assert halved.loss.dtype == halved.incubation_loss.dtype == torch.float32
         assert not torch.equal(halved.loss, full.loss), "the precision makes no difference"
@@ -183,8 +181,7 @@ def test_on_cuda_a_step_is_close_to_fp32_and_an_overflow_is_its_hosts_alone(mapp
     for autocast_dtype in (None, dtype):
         population = populate(mapping, range(NUM_ENVS), sites, autocast_dtype=autocast_dtype, device="cuda")
         stir(population)
-        plan = plan_training(population, growth, "auxiliary")
-        results.append(step_gradients(population, plan, x, y, stacks=population.stacks()))
+        results.append(one_step(population, growth, x, y)[0])
     assert (results[0].loss - results[1].loss).abs().max() < 2e-3
     for ours, theirs in zip(results[1].gradients, results[0].gradients, strict=True):
         assert ((ours - theirs).norm(dim=1) / theirs.norm(dim=1).clamp(min=1e-3)).max() < 0.3

@@ -9,9 +9,9 @@ from helpers import NEEDS_FP16
 from esper.actions import BlendAlgorithm
 from esper.population import MAPPINGS, train_epoch
 from esper.population.scaling import GROWTH_INTERVAL, INITIAL_SCALE, MAX_SCALE, MIN_SCALE, GradientNorms, next_scales
-from esper.population.training import plan_training, step_gradients
+from esper.population.training import plan_parts, plan_scaling
 from tests.population.growing import CNN_BLUEPRINTS, batch, nothing, orders, pool, populate, stir
-from tests.population.halves import FP16, HOST, provoke, same, scale_of, state, train
+from tests.population.halves import FP16, HOST, one_step, provoke, same, scale_of, state, train
 
 # ------------------------------------------------------------------------------------------------------------ overflows
 
@@ -40,13 +40,12 @@ def test_a_host_whose_own_numbers_overflow_recovers_by_itself() -> None:
     head = population.hosts.program.layout.unflatten(population.hosts.values.detach())
     head["3.head.weight"][0].mul_(2000.0)
     growth = nothing(2)
-    plan = plan_training(population, growth, "auxiliary")
-    assert plan.scaling is not None
     scales = []
     for _ in range(30):
-        result = step_gradients(population, plan, x, y, stacks=[population.hosts])
+        result, scaling = one_step(population, growth, x, y)
+        assert scaling is not None
         assert result.loss.isfinite().all()
-        plan.scaling.update(result.loss, result.incubation_loss, [g.norm(dim=1) for g in result.gradients])
+        scaling.update(result.loss, result.incubation_loss, [g.norm(dim=1) for g in result.gradients])
         scales.append([scale_of(population, environment) for environment in (0, 1)])
     assert scales[0] == [INITIAL_SCALE / 2, INITIAL_SCALE]
     assert scales[-1] == scales[-2] < [INITIAL_SCALE / 2, INITIAL_SCALE]
@@ -83,13 +82,13 @@ def test_the_gradient_of_a_blended_module_is_unscaled_by_its_host_and_its_overfl
     for scale in (2.0**8, 2.0**12):
         assert population.scales is not None
         population.scales.scale[:, HOST] = scale
-        plan = plan_training(population, stage, "auxiliary")
-        gradients.append(step_gradients(population, plan, x, y, stacks=population.stacks()).gradients)
+        step, scaling = one_step(population, stage, x, y)
+        gradients.append(step.gradients)
     for low, high in zip(*gradients, strict=True):
         torch.testing.assert_close(low, high, rtol=0.02, atol=1e-4)
-    assert plan.scaling is not None
+    assert scaling is not None
     module_only = [torch.ones(2), torch.tensor([torch.inf]), torch.ones(1)]
-    skipped = plan.scaling.update(torch.ones(2), torch.ones(0), module_only)
+    skipped = scaling.update(torch.ones(2), torch.ones(0), module_only)
     assert [rows.tolist() for rows in skipped] == [[False, False], [True], [False]]
     assert [scale_of(population, environment) for environment in (0, 1)] == [2.0**12, 2.0**11]
 
@@ -98,9 +97,9 @@ def test_a_module_that_learns_from_the_hosts_loss_in_isolation_does_not_lower_th
     population = populate("loop", [0, 1], [(1, 1, CNN_BLUEPRINTS[0], BlendAlgorithm.ADD)], autocast_dtype=FP16)
     stage = nothing(2)
     stage.developing[1, 1] = True
-    plan = plan_training(population, stage, "straight_through")
-    assert plan.scaling is not None
-    skipped = plan.scaling.update(torch.ones(2), torch.ones(0), [torch.ones(2), torch.tensor([torch.inf])])
+    scaling = plan_scaling(population, stage, plan_parts(population, stage, "straight_through"))
+    assert scaling is not None
+    skipped = scaling.update(torch.ones(2), torch.ones(0), [torch.ones(2), torch.tensor([torch.inf])])
     assert [rows.tolist() for rows in skipped] == [[False, False], [True]]
     assert [scale_of(population, environment) for environment in (0, 1)] == [INITIAL_SCALE] * 2
 
@@ -175,8 +174,7 @@ def test_a_probe_on_a_skipped_step_is_not_measured() -> None:
 @NEEDS_FP16
 def test_a_gradient_of_a_loss_that_is_not_finite_counts_as_one_and_lowers_no_scale() -> None:
     population = populate("loop", range(2), autocast_dtype=FP16)
-    plan = plan_training(population, nothing(2), "auxiliary")
-    norms = GradientNorms(2, plan.scaling)
+    norms = GradientNorms(2, plan_scaling(population, nothing(2), plan_parts(population, nothing(2), "auxiliary")))
     empty = torch.zeros(0)
     norms.add([torch.tensor([torch.nan, 1.0])], torch.tensor([torch.nan, 1.0]), empty)
     norms.add([torch.tensor([2.0, torch.inf])], torch.tensor([1.0, 1.0]), empty)
