@@ -130,6 +130,23 @@ class Laboratory:
         ]
 
 
+def build_task_host(config: Config, task: TaskData) -> SegmentedHost:
+    """The host that a configuration asks for, in the shape of its task."""
+    host = config.host
+    return build_host(
+        host.name,
+        in_channels=task.in_channels,
+        image_size=task.image_size,
+        num_classes=task.num_classes,
+        widths=host.widths,
+        kernel_sizes=host.kernel_sizes,
+        strides=host.strides,
+        pools=host.pools,
+        norm_groups=host.norm_groups,
+        place_rows=host.place_rows,
+    )
+
+
 def build_laboratory(config: Config, ranks: Ranks = ALONE) -> Laboratory:
     """Load the data onto this rank's device and build what its environments share.
 
@@ -139,18 +156,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE) -> Laboratory:
     config.check_shares(ranks.size)
     device = resolve_devices(config.devices, ranks.local_size)[ranks.local_rank]
     task = load_task(config.task.name, device)
-    host = build_host(
-        config.host.name,
-        in_channels=task.in_channels,
-        image_size=task.image_size,
-        num_classes=task.num_classes,
-        widths=config.host.widths,
-        kernel_sizes=config.host.kernel_sizes,
-        strides=config.host.strides,
-        pools=config.host.pools,
-        norm_groups=config.host.norm_groups,
-        place_rows=config.host.place_rows,
-    )
+    host = build_task_host(config, task)
     slot_ids = select_slots(host.slot_ids, config.slots.num_slots, config.slots.ids)
     channels = {place.slot_id: place.channels for place in host.places}
     fits = compatible(host.family, [channels[slot_id] for slot_id in slot_ids])

@@ -35,7 +35,8 @@ class Outcome:
         name: the controller.
         episodes: one record per host, in the order of environments and ranks.
         ops: what it did.
-        timeline: one of its episodes: the first in which something was kept, or else the first.
+        timeline: one of its episodes: the first in which something was kept, else the first that did not crash, else
+            the first, up to its crash.
     """
 
     name: str
@@ -102,9 +103,9 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
             controller.reset(result.terminated)
     progress(env.num_epochs, env.num_epochs)
     episodes = tuple(first[environment] for environment in range(env.num_envs))
-    whole = [episode.environment for episode in episodes if not episode.crashed]
-    kept = [environment for environment in whole if episodes[environment].num_fossilized]
-    shown = (kept or whole or [0])[0]
+    whole = [episode for episode in episodes if not episode.crashed]
+    kept = [episode for episode in whole if episode.num_fossilized]
+    shown = (kept or whole or episodes)[0]
     return Outcome(
         name=controller.name,
         episodes=episodes,

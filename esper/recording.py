@@ -137,7 +137,7 @@ def _blueprint_name(index: int) -> str | None:
 
 
 class TimelineRecorder:
-    """Keeps what every slot of every environment went through in one episode."""
+    """Keeps what every slot of every environment went through, from the start of its first episode."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]] = []
@@ -155,12 +155,12 @@ class TimelineRecorder:
             )
         )
 
-    def timeline(self, env: GrowthEnv, environment: int, controller: str) -> EpisodeTimeline:
-        """The episode of one environment, which must not have been reset since."""
+    def timeline(self, env: GrowthEnv, episode: EpisodeRecord, controller: str) -> EpisodeTimeline:
+        """The first episode of one environment; what came after a crash is left out."""
         stages, alphas, blueprints, actions, success, accuracy = (
-            torch.stack(column)[:, environment] for column in zip(*self._rows, strict=True)
+            torch.stack(column[: episode.num_epochs])[:, episode.environment] for column in zip(*self._rows, strict=True)
         )
-        instance = env.instances[environment]
+        instance = episode.instance
         twin = None if env.twins is None else env.twins[instance].accuracy[: len(stages)]
         return EpisodeTimeline(
             stages=stages,

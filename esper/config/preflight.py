@@ -8,7 +8,7 @@ from esper.blueprints import blueprint_ids, compatible
 from esper.config.checks import at_most, known
 from esper.config.root import Config
 from esper.devices import resolve_devices
-from esper.hosts import HOSTS, build_host
+from esper.hosts import HOSTS
 from esper.precision import check_amp
 from esper.ranks import outside_placement
 from esper.slots import select_slots
@@ -40,20 +40,12 @@ def preflight(config: Config) -> None:
 
 
 def _check_host(config: Config) -> None:
-    task, host = load_task(config.task.name), config.host
+    # Imported here: it builds on much that help and errors of use must not wait for.
+    from esper.build import build_task_host
+
+    task = load_task(config.task.name)
     at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
-    built = build_host(
-        host.name,
-        in_channels=task.in_channels,
-        image_size=task.image_size,
-        num_classes=task.num_classes,
-        widths=host.widths,
-        kernel_sizes=host.kernel_sizes,
-        strides=host.strides,
-        pools=host.pools,
-        norm_groups=host.norm_groups,
-        place_rows=host.place_rows,
-    )
+    built = build_task_host(config, task)
     channels = {place.slot_id: place.channels for place in built.places}
     try:
         chosen = select_slots(tuple(channels), config.slots.num_slots, config.slots.ids)

@@ -318,6 +318,7 @@ class GrowthEnv:
             EpisodeRecord(
                 environment=env,
                 instance=self.instances[env],
+                num_epochs=int(self.history.epoch[env]),
                 episode_return=float(self._returns[env]),
                 val_accuracy=float((valuation.scores if crashed[env] else valuation.kept).accuracy[env]),
                 test_accuracy=None if test is None else float(test[env]),

@@ -52,6 +52,7 @@ class EpisodeRecord:
     Attributes:
         environment: which.
         instance: what it grew.
+        num_epochs: host epochs that it lasted.
         episode_return: sum of unscaled rewards discounted by gamma, in points.
         val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked
             for.
@@ -62,6 +63,7 @@ class EpisodeRecord:
 
     environment: int
     instance: Instance
+    num_epochs: int
     episode_return: float
     val_accuracy: float
     test_accuracy: float | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from esper.actions import Blueprint, Op
+from esper.config import compose
 from esper.controllers.base import germinate, on_slot, waiting
 from esper.lifecycle import Stage
 from tests.helpers import small_env, small_laboratory
@@ -30,3 +31,24 @@ def test_fossilizing_preserves_outputs_parameters_and_optimizer_state() -> None:
         assert torch.equal(stack.values, values)
         assert torch.equal(stack.exp_avg, moments)
         assert torch.equal(stack.steps, steps)
+
+
+def test_an_episode_of_the_smoke_preset_is_long_enough_to_keep_a_module() -> None:
+    """It stands for a digits run, so every stage must be within its reach."""
+    config = compose("+preset=smoke")
+    laboratory = small_laboratory(
+        *(f"slots.{key}={getattr(config.slots, key)}" for key in ("min_training_epochs", "min_cull_age")),
+        f"env.num_epochs={config.env.num_epochs}",
+    )
+    env = small_env(laboratory, num_envs=2)
+    env.reset()
+    stages = []
+    for epoch in range(config.env.num_epochs):
+        actions = waiting(2)
+        if epoch == 0:
+            actions[0] = germinate(1, Blueprint.CONV_LIGHT)
+        elif env.state.stage[0, 1] == Stage.HOLDING:
+            actions[0] = on_slot(Op.FOSSILIZE, 1)
+        env.step(actions)
+        stages.append(Stage(int(env.state.stage[0, 1])))
+    assert stages[-1] == Stage.FOSSILIZED

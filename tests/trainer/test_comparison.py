@@ -121,6 +121,29 @@ def test_a_crash_is_counted_once_and_as_the_crash_it_was(laboratory: Laboratory)
     assert outcome.timeline.instance != outcome.episodes[1].instance.index, "a whole episode is shown"
 
 
+def test_if_every_host_crashes_the_first_episode_is_shown_up_to_its_crash(laboratory: Laboratory) -> None:
+    """Not what the environment went on with: another instance, under the same rows."""
+    env = small_env(laboratory)
+
+    class BreakingAll(Eager):
+        steps = 0
+
+        def act(self, view: EnvView) -> torch.Tensor:
+            self.steps += 1
+            if self.steps == 4:
+                env.population.hosts.values.detach()[:, 0] = torch.nan
+            return super().act(view)
+
+    outcome = play(BreakingAll(), env, lambda done, of: None)
+    assert all(episode.crashed and episode.num_epochs == 4 for episode in outcome.episodes)
+    shown = outcome.timeline
+    assert shown.instance == outcome.episodes[0].instance.index != env.instances[0].index
+    assert len(shown.stages) == len(shown.ops) == len(shown.val_accuracy) == 4
+    assert shown.twin_accuracy is not None
+    assert env.twins is not None
+    assert torch.equal(shown.twin_accuracy, env.twins[outcome.episodes[0].instance].accuracy[:4])
+
+
 def test_play_tells_its_progress_and_repeats_itself(laboratory: Laboratory) -> None:
     told: list[tuple[int, int]] = []
     runs = [

@@ -188,8 +188,9 @@ def test_nothing_measured_is_none_and_not_zero(laboratory: Laboratory) -> None:
 def test_a_timeline_is_the_episode_of_one_environment(recorded: Recorded) -> None:
     env, _, _, steps, timelines = recorded
     assert env.twins is not None
+    records = {episode.environment: episode for _, _, result in steps for episode in result.episodes}
     for environment in range(3):
-        timeline = timelines.timeline(env, environment, "eager")
+        timeline = timelines.timeline(env, records[environment], "eager")
         assert torch.equal(timeline.stages, torch.stack([r.transitions.before[environment] for _, _, r in steps]))
         assert torch.equal(timeline.val_accuracy, torch.stack([r.accuracy[environment] for _, _, r in steps]))
         assert timeline.twin_accuracy is not None
