@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from esper.actions import HEADS
 from esper.blueprints import blueprint_ids, compatible
-from esper.config.growth import IsolateUntil
+from esper.config.growth import IsolateUntil, Mapping
 from esper.config.root import Config
 from esper.controllers import PlannedGermination
 from esper.devices import resolve_devices, spread
@@ -24,6 +24,8 @@ from esper.hosts import SegmentedHost, build_host
 from esper.lifecycle import GrowthRules
 from esper.policy import GrowthPolicy, Normaliser
 from esper.population import NUM_PROBES, Population, build_mapping
+from esper.population.calibration import Choice, choose_mapping
+from esper.population.contest import Workload
 from esper.ppo import PPOSettings
 from esper.precision import AUTOCAST_DTYPES
 from esper.ranks import ALONE, Ranks
@@ -36,10 +38,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laboratory:
-    """What every environment of one rank shares: data, host, slots, instances."""
+    """What every environment of one rank shares: data, host, slots, instances.
+
+    ``config.env.mapping`` is never ``auto`` here: what a laboratory's environments, twins and checkpoints are made from
+    names the mapping that ``choice`` made.
+    """
 
     config: Config
     ranks: Ranks
+    choice: Choice
     device: torch.device
     task: TaskData
     host: SegmentedHost
@@ -147,11 +154,17 @@ def build_task_host(config: Config, task: TaskData) -> SegmentedHost:
     )
 
 
-def build_laboratory(config: Config, ranks: Ranks = ALONE) -> Laboratory:
+def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None = None) -> Laboratory:
     """Load the data onto this rank's device and build what its environments share.
 
+    Args:
+        config: of the run.
+        ranks: this process among those of the run.
+        choice: a mapping chosen elsewhere, in place of what ``env.mapping`` asks for.
+
     Raises:
-        ValueError: an unknown name, more slots than the host offers, or too few environments for the ranks.
+        ValueError: an unknown name, more slots than the host offers, no mapping that can run it, or too few
+            environments for the ranks.
     """
     config.check_shares(ranks.size)
     device = resolve_devices(config.devices, ranks.local_size)[ranks.local_rank]
@@ -162,6 +175,11 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE) -> Laboratory:
     fits = compatible(host.family, [channels[slot_id] for slot_id in slot_ids])
     if config.slots.blueprints is not None:
         fits &= torch.tensor([name in config.slots.blueprints for name in blueprint_ids()])
+    if choice is None:
+        num_envs = len(spread(config.trainer.num_envs, ranks.size)[0])
+        choice = ranks.broadcast(_choose(config, task, host, slot_ids, fits, num_envs) if ranks.is_first else None)
+        assert choice is not None, "the first rank has chosen"
+    config = replace(config, env=replace(config.env, mapping=Mapping[choice.mapping]))
     training = HostTraining(
         num_epochs=config.env.num_epochs,
         steps_per_epoch=config.env.steps_per_epoch,
@@ -173,12 +191,36 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE) -> Laboratory:
     return Laboratory(
         config=config,
         ranks=ranks,
+        choice=choice,
         device=device,
         task=task,
         host=host,
         slot_ids=slot_ids,
         compatible=fits,
         nursery=Nursery(task, host, training),
+    )
+
+
+def _choose(
+    config: Config, task: TaskData, host: SegmentedHost, slot_ids: tuple[str, ...], compatible: Tensor, num_envs: int
+) -> Choice:
+    """The mapping that a configuration names, or the fastest one."""
+    if config.env.mapping is not Mapping.auto:
+        return Choice(mapping=config.env.mapping.name)
+    return choose_mapping(
+        Workload(
+            host=host,
+            slot_ids=slot_ids,
+            compatible=compatible,
+            num_envs=num_envs,
+            images=task.train.images,
+            labels=task.train.labels,
+            val_images=task.val.images,
+            val_labels=task.val.labels,
+            batch_size=config.task.batch_size,
+            steps_per_epoch=config.env.steps_per_epoch,
+            incubation=config.slots.incubation.name,
+        )
     )
 
 

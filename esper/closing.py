@@ -43,6 +43,7 @@ def closing_report(
             },
             "episodes": {outcome.name: _episodes(outcome) for outcome in outcomes},
             "seed": config.seed,
+            "mapping": config.env.mapping.name,
             "wall_seconds": wall_seconds,
             "env_epochs_per_second": sum(rates) / len(rates),
             "ranks": [member.to_record() for member in members],

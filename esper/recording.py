@@ -158,7 +158,8 @@ class TimelineRecorder:
     def timeline(self, env: GrowthEnv, episode: EpisodeRecord, controller: str) -> EpisodeTimeline:
         """The first episode of one environment; what came after a crash is left out."""
         stages, alphas, blueprints, actions, success, accuracy = (
-            torch.stack(column[: episode.num_epochs])[:, episode.environment] for column in zip(*self._rows, strict=True)
+            torch.stack(column[: episode.num_epochs])[:, episode.environment]
+            for column in zip(*self._rows, strict=True)
         )
         instance = episode.instance
         twin = None if env.twins is None else env.twins[instance].accuracy[: len(stages)]

@@ -57,10 +57,11 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
     torch.set_num_threads(intra_op_threads(config.num_threads, ranks.local_size))
     with refused():
         laboratory = build_laboratory(config, ranks)
+    config = laboratory.config  # with the mapping that was chosen
     members = describe(laboratory)
     folder = RunFolder.create(run_dir, to_yaml(config)) if ranks.is_first else RunFolder(run_dir)
     if ranks.is_first:
-        _announce(config, folder, members)
+        _announce(laboratory, folder, members)
     events = None if ranks.is_first else EventBuffer()
     with run_status(folder) if ranks.is_first else nullcontext():
         with TelemetryHub(_loggers(config, folder) if events is None else [events], config.telemetry.level) as hub:
@@ -84,12 +85,11 @@ def _loggers(config: Config, folder: RunFolder) -> list[Logger]:
     return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), console]
 
 
-def _announce(config: Config, folder: RunFolder, members: Sequence[Member]) -> None:
-    if config.telemetry.console == "off":
+def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Member]) -> None:
+    if laboratory.config.telemetry.console == "off":
         return
-    console = Console()
-    lines = [summary(config), *(str(member) for member in members), f"run folder {folder.path}"]
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    lines = [summary(laboratory.config), *map(str, members), *laboratory.choice.lines(), f"run folder {folder.path}"]
+    Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def _evaluation_twins(laboratory: Laboratory, trainer: Trainer, hub: TelemetryHub) -> TwinCache | None:

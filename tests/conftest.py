@@ -1,6 +1,10 @@
-"""Shared by all tests: one thread, reproducible property tests, and a reason when a GPU test cannot run."""
+"""Shared by all tests: one thread, reproducible property tests, a cache of their own, a reason for no GPU test."""
 
 from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +16,15 @@ torch.set_num_threads(1)
 # Derandomized: a failure in one run is a failure in the next. No deadline: the first example compiles and caches.
 settings.register_profile("esper", derandomize=True, deadline=None, max_examples=30)
 settings.load_profile("esper")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache() -> Iterator[None]:
+    """Nothing that a user's runs have measured reaches a test, and the other way round; subprocesses inherit it."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["ESPER_CACHE_DIR"] = folder
+        yield
+        del os.environ["ESPER_CACHE_DIR"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

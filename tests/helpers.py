@@ -26,6 +26,7 @@ from esper.tasks import Split
 SMALL = (
     "+preset=smoke",
     "telemetry.console=off",
+    "env.mapping=matmul",
     "env.num_epochs=10",
     "env.steps_per_epoch=1",
     "task.batch_size=16",

@@ -9,8 +9,9 @@ from esper.config.checks import at_least, distinct, positive, within
 
 
 class Mapping(StrEnum):
-    """How a population maps a host over its environments; all compute the same thing."""
+    """How a population maps a host over its environments; all compute the same thing. auto = the fastest here."""
 
+    auto = "auto"
     loop = "loop"
     vmap = "vmap"
     grouped = "grouped"
@@ -136,8 +137,9 @@ class EnvConfig:
     """Host epochs in an episode, which is also its number of actions."""
     steps_per_epoch: int = 8
     """Minibatches in a host epoch, whatever the number of environments."""
-    mapping: Mapping = Mapping.matmul
-    """How hosts are run as one program: a loop, vmap, grouped convolutions, or batched matrix products (tiny maps)."""
+    mapping: Mapping = Mapping.auto
+    """How hosts are run as one program: a loop, vmap, grouped convolutions, or batched matrix products (tiny maps);
+    auto times them for a few seconds on this device and host, and remembers the fastest."""
 
     def __post_init__(self) -> None:
         at_least("env.num_epochs", self.num_epochs, 1)

@@ -66,7 +66,7 @@ def esper(
         (["instances.families.starved_3=1"], "to add it, say '+instances.families={starved_3: <value>}'"),
         (["ppo.lr=fast"], "ppo.lr must be a number, got 'fast'"),
         (["trainer.num_envs=1e3"], "trainer.num_envs must be a whole number, got '1000.0'"),
-        (["env.mapping=lop"], "env.mapping: unknown 'lop' (did you mean 'loop'?); choose from loop, vmap, grouped"),
+        (["env.mapping=lop"], "env.mapping: unknown 'lop' (did you mean 'loop'?); choose from auto, loop, vmap"),
         (["devices=[0,0]"], "devices=[0,0] names GPU 0 more than once: one rank per GPU"),
         (["devices=[cpu,0]"], "devices=[cpu,0] mixes GPUs and CPUs: ranks of one run use one kind"),
         (

@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers import NEEDS_FP16, SMALL
 
+import esper.build
 import esper.trainer
 from esper.build import build_laboratory
 from esper.checkpoint import load_checkpoint, restore_policy
@@ -24,6 +25,8 @@ from esper.config.store import to_yaml
 from esper.members import describe
 from esper.policy import Normaliser
 from esper.policy.normaliser import Moments
+from esper.population import build_mapping
+from esper.population.calibration import Choice
 from esper.ppo import ppo_update
 from esper.rollout import Carry
 from esper.runs import RunFolder, RunFolderError
@@ -379,3 +382,49 @@ def test_the_smoke_preset_runs_without_assertions(tmp_path: Path) -> None:
     assert read(run_dir / "status.json")["state"] == "finished"
     assert len(read_jsonl(run_dir / "metrics.jsonl")) == 2
     assert "never" in done.stdout
+
+
+def test_the_chosen_mapping_is_told_pinned_and_used_for_twins_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = {"grouped": 1e-3, "loop": 3e-3}
+    monkeypatch.setattr(esper.build, "choose_mapping", lambda workload: Choice(mapping="grouped", seconds=seconds))
+    made = []
+    monkeypatch.setattr(esper.build, "build_mapping", lambda name: made.append(name) or build_mapping(name))
+    train(compose(*BARE, "env.mapping=auto", "trainer.num_iterations=1", "telemetry.console=plain"), tmp_path / "run")
+    assert (
+        "mapping auto: grouped (1 ms per host and step; loop 3), measured now" in capsys.readouterr().out.splitlines()
+    )
+    assert set(made) == {"grouped"}
+    result = read(tmp_path / "run" / "result.json")
+    assert result["mapping"] == "grouped"
+    assert {episode["return"] for episode in result["episodes"]["never"]} == {0.0}
+    config = load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt")["config"]
+    assert config["env"]["mapping"] == "grouped", "a run that goes on must not choose again"
+    assert "mapping: grouped" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_a_mapping_chosen_elsewhere_is_taken_without_a_contest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contest(workload: object) -> Choice:
+        raise AssertionError("nothing to choose")
+
+    monkeypatch.setattr(esper.build, "choose_mapping", contest)
+    laboratory = build_laboratory(compose(*BARE, "env.mapping=auto"), Choice(mapping="vmap"))
+    assert laboratory.population(2).mapping.name == laboratory.config.env.mapping.name == "vmap"
+    assert build_laboratory(compose(*BARE, "env.mapping=loop")).choice == Choice(mapping="loop")
+
+
+@pytest.mark.slow
+def test_auto_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of the same command, each in a process of its own, as a user would."""
+    monkeypatch.setenv("ESPER_CACHE_DIR", str(tmp_path / "cache"))
+    lines = []
+    for name in ("first", "second"):
+        command = [sys.executable, "-m", "esper.train", "+preset=smoke", "telemetry.console=plain"]
+        run_dir = f"hydra.run.dir={tmp_path / name}"
+        done = subprocess.run([*command, run_dir], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+        assert done.returncode == 0, done.stderr
+        lines += [line for line in done.stdout.splitlines() if line.startswith("mapping auto: ")]
+    assert lines[0].endswith("), measured now")
+    assert lines[1] == lines[0].replace("measured now", "cached")
+    assert metrics_of(tmp_path / "first") == metrics_of(tmp_path / "second")

@@ -1,0 +1,224 @@
+"""The mapping of a run: given by name, or the fastest of a short contest, remembered per device and host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import esper
+from esper.blueprints import blueprint_ids
+from esper.population.contest import Timings, Workload, hold_contest
+from esper.population.layout import ParameterLayout
+from esper.population.mapping import MAPPINGS
+from esper.runs import write_atomic
+
+CACHE_VARIABLE = "ESPER_CACHE_DIR"
+CACHE_FILE = "calibration.json"
+CACHE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A mapping and why.
+
+    Attributes:
+        mapping: its name.
+        seconds: what the contest measured per host and training step, by mapping; empty where there was none.
+        refused: why other mappings could not take part.
+        cached: whether the contest was held before.
+        notes: what was wrong with the cache, one line each.
+    """
+
+    mapping: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    cached: bool = False
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """What to tell the user; nothing for a mapping that was given."""
+        if not self.seconds:
+            return list(self.notes)
+        others = [f"{name} {1e3 * time:.2g}" for name, time in _by_time(self.seconds) if name != self.mapping]
+        measured = "; ".join(
+            [f"{1e3 * self.seconds[self.mapping]:.2g} ms per host and step", *([", ".join(others)] if others else [])]
+        )
+        line = f"mapping auto: {self.mapping} ({measured}), {'cached' if self.cached else 'measured now'}"
+        return [*self.notes, line, *(f"mapping {name} cannot be used: {why}" for name, why in self.refused.items())]
+
+
+_chosen: dict[str, Choice] = {}
+"""Choices of this process: environments, twins and evaluation must agree even where the cache cannot be written."""
+
+
+def choose_mapping(workload: Workload, contest: Callable[[Workload], Timings] = hold_contest) -> Choice:
+    """The fastest mapping for a workload, from this process, the user's cache, or a contest.
+
+    Args:
+        workload: what to train, on which device.
+        contest: times the mappings.
+
+    Raises:
+        ValueError: no mapping can run this host and its blueprints; names what each refused.
+    """
+    conditions = describe(workload)
+    key = hashlib.blake2b(json.dumps(conditions, sort_keys=True).encode(), digest_size=16).hexdigest()
+    if key not in _chosen:
+        known, trouble = _read(key)
+        _chosen[key] = known or _measure(workload, contest, key, conditions, trouble)
+        return _chosen[key]
+    return replace(_chosen[key], cached=True, notes=())
+
+
+def _measure(
+    workload: Workload,
+    contest: Callable[[Workload], Timings],
+    key: str,
+    conditions: dict[str, object],
+    trouble: str | None,
+) -> Choice:
+    timings = contest(workload)
+    if not timings.seconds:
+        reasons = "; ".join(f"{name}: {why}" for name, why in timings.refused.items())
+        raise ValueError(f"no mapping can run this host and its blueprints: {reasons}")
+    choice = Choice(
+        mapping=_by_time(timings.seconds)[0][0],
+        seconds=timings.seconds,
+        refused=timings.refused,
+        notes=() if trouble is None else (f"{trouble}: mappings are timed anew",),
+    )
+    unwritten = _write(key, choice, conditions)
+    return choice if unwritten is None else replace(choice, notes=(*choice.notes, unwritten))
+
+
+def _by_time(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda item: item[1])
+
+
+def describe(workload: Workload) -> dict[str, object]:
+    """Everything that the fastest mapping depends on, as plain values."""
+    device = workload.device
+    layout = ParameterLayout.of(workload.host)
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "esper": _esper_version(),
+        "code": _code_digest(),
+        "mappings": list(MAPPINGS),
+        "host": repr(workload.host),
+        "parameters": [list(shape) for shape in layout.shapes],
+        "slots": list(workload.slot_ids),
+        "blueprints": [
+            [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+            for fits in workload.compatible.tolist()
+        ],
+        "input": list(workload.images.shape[1:]),
+        "batch_size": workload.batch_size,
+        "num_envs": workload.num_envs,
+        "steps_per_epoch": workload.steps_per_epoch,
+        "num_val": len(workload.val_labels),
+        "incubation": workload.incubation,
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()} {platform.machine()}"
+
+
+def _esper_version() -> str | None:
+    try:
+        return version("esper")
+    except PackageNotFoundError:
+        return None
+
+
+def _code_digest() -> str:
+    """Of the code that is timed: an edited mapping must not be judged by what it was."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted((Path(esper.__file__).parent / "population").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------------ the cache
+
+
+def cache_file() -> Path:
+    """Where choices are kept: in ``$ESPER_CACHE_DIR``, or in ``esper`` under ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    own = os.environ.get(CACHE_VARIABLE)
+    if own:
+        return Path(own) / CACHE_FILE
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "esper" / CACHE_FILE
+
+
+def _load() -> dict[str, Any]:
+    """Entries by key; an empty dictionary where there is no file.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it is not ours, or damaged.
+    """
+    path = cache_file()
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or not isinstance(content.get("choices"), dict):
+        raise ValueError("not a calibration file")
+    return content["choices"] if content.get("version") == CACHE_VERSION else {}
+
+
+def _read(key: str) -> tuple[Choice | None, str | None]:
+    """The choice under a key if there is one, and what is wrong with the cache if something is."""
+    try:
+        entry = _load().get(key)
+        return None if entry is None else _parse(entry), None
+    except (OSError, ValueError) as error:
+        return None, f"cannot use {cache_file()} ({error})"
+
+
+def _parse(entry: Any) -> Choice:
+    """A choice from its entry; ``ValueError`` if it says nothing that can be used."""
+    try:
+        seconds = {str(name): float(time) for name, time in entry["seconds"].items()}
+        refused = {str(name): str(why) for name, why in entry["refused"].items()}
+        mapping = str(entry["mapping"])
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("damaged entry") from error
+    if mapping not in MAPPINGS or mapping not in seconds or not all(map(math.isfinite, seconds.values())):
+        raise ValueError("damaged entry")
+    return Choice(mapping=mapping, seconds=seconds, refused=refused, cached=True)
+
+
+def _write(key: str, choice: Choice, conditions: dict[str, object]) -> str | None:
+    """Add a choice to the file; returns what went wrong, if something did.
+
+    Of two processes that add at once one may lose its entry, which costs it another contest.
+    """
+    path = cache_file()
+    try:
+        entries = _load()
+    except (OSError, ValueError):
+        entries = {}  # said on reading; what is written now can be read again
+    entry = {"mapping": choice.mapping, "seconds": choice.seconds, "refused": choice.refused, "for": conditions}
+    content = {"version": CACHE_VERSION, "choices": {**entries, key: entry}}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        return f"cannot write {path} ({error.strerror or error}): the next run times the mappings again"
+    return None

@@ -1,0 +1,246 @@
+"""Mappings timed against each other on a run's own hosts, slots and batches.
+
+Axis legend: E = environments, S = slots, B = blueprints, N = samples.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from esper.actions import BlendAlgorithm
+from esper.blueprints import blueprint_ids, build_blueprint
+from esper.hosts import SegmentedHost, reset_parameters
+from esper.population.counterfactuals import Samples, valuate
+from esper.population.layout import flatten_parameters
+from esper.population.mapping import MAPPINGS, build_mapping
+from esper.population.population import Population
+from esper.population.training import GrowthStage, train_epoch
+from esper.rng import generator
+
+BUDGET_SECONDS = 2.5
+"""No new round begins after this; hosts of a CNN on digits then have 3 to 7 rounds behind them."""
+
+MAX_ROUNDS = 7
+SURE_ROUNDS = 2
+HOPELESS = 1.5
+"""After two rounds, a mapping whose fastest is this many times slower than the leader's is timed no further."""
+
+CPU_STEP_SECONDS = 0.04
+"""On a CPU, no more hosts than can take one step in this time: larger stacks of large hosts gain nothing there."""
+
+MAX_VAL_SAMPLES = 256
+BARE_SHARE = 1 / 3
+"""Weight of hosts without modules: twins, and episodes before anything has grown."""
+
+BLENDED_ALPHA = 0.5
+LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a run asks of its mapping.
+
+    Attributes:
+        host: prototype; its parameters are not used.
+        slot_ids: places used as slots, in canonical order.
+        compatible: ``bool [S, B]``, blueprints that may germinate.
+        num_envs: hosts trained together.
+        images, labels: training samples ``[N, ...]`` and ``int64 [N]``, on the device.
+        val_images, val_labels: validation samples, likewise.
+        batch_size: samples of one step of one host.
+        steps_per_epoch: steps between two validations.
+        incubation: learning signal of developing modules.
+    """
+
+    host: SegmentedHost
+    slot_ids: tuple[str, ...]
+    compatible: Tensor
+    num_envs: int
+    images: Tensor
+    labels: Tensor
+    val_images: Tensor
+    val_labels: Tensor
+    batch_size: int
+    steps_per_epoch: int
+    incubation: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where hosts are trained."""
+        return self.images.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """How a contest went.
+
+    Attributes:
+        seconds: per host and training step, its share of validation included; one entry per mapping that can run all.
+        refused: why a mapping can't, by name.
+    """
+
+    seconds: dict[str, float]
+    refused: dict[str, str]
+
+
+def hold_contest(workload: Workload, names: tuple[str, ...] = tuple(MAPPINGS)) -> Timings:
+    """Time mappings in turns on a few training steps and validations, without and with a mix of modules.
+
+    A time is that of an epoch (``steps_per_epoch`` steps and a validation with the contribution of every module),
+    divided by hosts and steps, the median over rounds; :data:`BARE_SHARE` of it is without modules.
+
+    Args:
+        workload: what to train.
+        names: mappings to time.
+    """
+    with torch.random.fork_rng(devices=[]):  # a run must not depend on whether its choice was cached
+        began = perf_counter()
+        workload = replace(workload, num_envs=_affordable(workload))
+        running: dict[str, _Contestant] = {}
+        refused: dict[str, str] = {}
+        for name in names:
+            try:
+                contestant = _Contestant(workload, name)
+                contestant.turn()  # warm-up, and the first to see that every part runs
+            except (ValueError, RuntimeError) as error:
+                refused[name] = str(error).partition("\n")[0]
+                continue
+            running[name] = contestant
+        seconds = {name: [contestant.turn()] for name, contestant in running.items()}
+        for number in range(1, MAX_ROUNDS):
+            best = {name: min(times) for name, times in seconds.items()}
+            limit = HOPELESS * min(best.values(), default=0.0)
+            close = [name for name, time in best.items() if time <= limit or number < SURE_ROUNDS]
+            if len(close) < 2 or perf_counter() - began > BUDGET_SECONDS:
+                break
+            first = number % len(close)
+            for name in close[first:] + close[:first]:
+                seconds[name].append(running[name].turn())
+    return Timings(seconds={name: median(times) for name, times in seconds.items()}, refused=refused)
+
+
+def _affordable(workload: Workload) -> int:
+    """Number of hosts to time: all, but on a CPU no more than make a step of sensible length."""
+    if workload.device.type != "cpu" or "loop" not in MAPPINGS:
+        return workload.num_envs
+    few = replace(workload, num_envs=min(2, workload.num_envs))
+    population = _populate(few, "loop", grown=False)
+    growth = _growth(population)
+    for _ in range(2):  # the first time warms up
+        began = perf_counter()
+        _train(few, population, growth)
+        seconds = (perf_counter() - began) / few.num_envs
+    return max(few.num_envs, min(workload.num_envs, int(CPU_STEP_SECONDS / seconds)))
+
+
+class _Contestant:
+    """One mapping with two populations: bare hosts, and hosts with modules in every third of three states.
+
+    Raises:
+        ValueError: the mapping has no form of some layer of the host or of a blueprint.
+        RuntimeError: the mapping fails to run one.
+    """
+
+    def __init__(self, workload: Workload, name: str) -> None:
+        self._workload = workload
+        _try_blueprints(workload, name)
+        self._bare = _populate(workload, name, grown=False)
+        self._grown = _populate(workload, name, grown=True)
+
+    def turn(self) -> float:
+        """Seconds per host and step, from one training step and one validation of each population."""
+        bare, grown = self._epoch(self._bare), self._epoch(self._grown)
+        epoch = BARE_SHARE * bare + (1 - BARE_SHARE) * grown
+        return epoch / (self._workload.steps_per_epoch * self._workload.num_envs)
+
+    def _epoch(self, population: Population) -> float:
+        """Seconds of an epoch, extrapolated."""
+        workload, growth = self._workload, _growth(population)
+        began = perf_counter()
+        _train(workload, population, growth)
+        trained = perf_counter()
+        labels = workload.val_labels[:MAX_VAL_SAMPLES]
+        nobody = torch.zeros(population.num_envs, dtype=torch.bool)
+        valuate(
+            population,
+            Samples(
+                images=workload.val_images[:MAX_VAL_SAMPLES],
+                labels=labels,
+                weights=torch.ones(population.num_envs, len(labels)),
+            ),
+            alpha=growth.alpha,
+            developing=growth.developing,
+            kept=torch.zeros_like(growth.developing),
+            kept_wanted=nobody,
+            pairs_due=nobody,
+        )
+        validated = perf_counter() - trained
+        return workload.steps_per_epoch * (trained - began) + validated * len(workload.val_labels) / len(labels)
+
+
+def _train(workload: Workload, population: Population, growth: GrowthStage) -> None:
+    """One training step. Its statistics end on the CPU, so that the device has finished when it returns."""
+    size = population.num_envs, workload.batch_size
+    order = torch.randint(len(workload.labels), size, generator=generator("calibration", "order"))
+    train_epoch(
+        population,
+        workload.images,
+        workload.labels,
+        order,
+        growth,
+        incubation=workload.incubation,
+        num_steps=1,
+        lr=LEARNING_RATE,
+    )
+
+
+def _populate(workload: Workload, name: str, *, grown: bool) -> Population:
+    """Hosts at birth; with ``grown`` two thirds of their slots have a module, of all blueprints and blends in turn."""
+    host, num_envs = copy.deepcopy(workload.host), workload.num_envs
+    population = Population(host, workload.slot_ids, num_envs, build_mapping(name), device=workload.device)
+    values = []
+    for env in range(num_envs):
+        reset_parameters(host.segments, generator("calibration", env))
+        values.append(flatten_parameters(host.segments))
+    population.reset(range(num_envs), torch.stack(values), torch.ones_like(torch.stack(values), dtype=torch.bool))
+    turn = 0
+    for slot, fits in enumerate(workload.compatible if grown else ()):
+        offered = fits.nonzero().flatten().tolist()
+        for env in range(num_envs):
+            if offered and (env + slot) % 3:
+                stream, algorithm = generator("calibration", env, slot), BlendAlgorithm(turn % len(BlendAlgorithm))
+                population.germinate(env, slot, offered[turn % len(offered)], algorithm, stream)
+                turn += 1
+    return population
+
+
+def _growth(population: Population) -> GrowthStage:
+    """Half of the modules develop, half are blended in."""
+    present = population.blueprint >= 0
+    env, slot = torch.meshgrid(*(torch.arange(size) for size in present.shape), indexing="ij")
+    developing = present & ((env + slot) % 3 == 1)
+    alpha = BLENDED_ALPHA * (present & ~developing).double()
+    return GrowthStage(alpha=alpha, developing=developing, isolated=torch.zeros_like(present))
+
+
+def _try_blueprints(workload: Workload, name: str) -> None:
+    """Run every blueprint that may germinate once: few hosts do not have them all."""
+    mapping = build_mapping(name)
+    channels = {place.slot_id: place.channels for place in workload.host.places}
+    widths = [channels[slot_id] for slot_id in workload.slot_ids]
+    wanted = {(blueprint, widths[slot]) for slot, blueprint in workload.compatible.nonzero().tolist()}
+    for blueprint, width in sorted(wanted):
+        blueprint_id = blueprint_ids()[blueprint]
+        try:
+            program = mapping.prepare(build_blueprint(workload.host.family, blueprint_id, width))
+            parameters = torch.zeros(1, program.layout.size, device=workload.device)
+            with torch.no_grad():
+                mapping.call(program, parameters, mapping.pack(torch.zeros(1, 2, width, 4, 4, device=workload.device)))
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"blueprint {blueprint_id}: {error}") from error

@@ -1,0 +1,297 @@
+"""The choice of a mapping: the fastest that can run everything, one for a whole process, remembered, never fatal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from esper.blueprints import BLUEPRINTS, blueprint_ids, compatible
+from esper.hosts import SegmentedHost
+from esper.population import MAPPINGS, calibration, contest
+from esper.population.calibration import cache_file, choose_mapping, describe
+from esper.population.contest import Timings, Workload, hold_contest
+from esper.population.layout import flatten_parameters
+from tests.population.growing import digits_host, pool
+
+SECONDS = {"loop": 4e-3, "vmap": 2e-3, "grouped": 1e-3, "matmul": 1.5e-3}
+
+
+def workload(host: SegmentedHost | None = None) -> Workload:
+    host = host or digits_host()
+    images, labels = pool(40)
+    return Workload(
+        host=host,
+        slot_ids=host.slot_ids,
+        compatible=compatible("cnn", [place.channels for place in host.places]),
+        num_envs=3,
+        images=images,
+        labels=labels,
+        val_images=images[:20],
+        val_labels=labels[:20],
+        batch_size=8,
+        steps_per_epoch=4,
+        incubation="auxiliary",
+    )
+
+
+class Contest:
+    """Gives the same times whenever it is held, and counts how often."""
+
+    def __init__(self, seconds: dict[str, float] = SECONDS, refused: dict[str, str] | None = None) -> None:
+        self.timings = Timings(seconds=seconds, refused=refused or {})
+        self.held = 0
+
+    def __call__(self, workload: Workload) -> Timings:
+        self.held += 1
+        return self.timings
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, and a process that has chosen nothing yet."""
+    monkeypatch.setenv("ESPER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(calibration, "_chosen", {})
+    return tmp_path
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a new process would."""
+    monkeypatch.setattr(calibration, "_chosen", {})
+
+
+# ------------------------------------------------------------------------------------------------------------- choosing
+
+
+def test_the_fastest_is_chosen_and_told_with_the_others(folder: Path) -> None:
+    choice = choose_mapping(workload(), Contest(SECONDS | {"vmap": 0.5e-3}, {"odd": "no form of layer 'x'"}))
+    assert choice.mapping == "vmap"
+    assert choice.lines() == [
+        "mapping auto: vmap (0.5 ms per host and step; grouped 1, matmul 1.5, loop 4), measured now",
+        "mapping odd cannot be used: no form of layer 'x'",
+    ]
+
+
+def test_one_process_chooses_once_and_the_next_one_remembers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, later = Contest(), Contest({"loop": 1e-3})
+    assert [choose_mapping(workload(), first).mapping for _ in range(2)] == ["grouped"] * 2
+    assert first.held == 1
+    forget(monkeypatch)
+    remembered = choose_mapping(workload(), later)
+    assert (remembered.mapping, remembered.cached, later.held) == ("grouped", True, 0)
+    assert remembered.seconds == SECONDS
+    assert remembered.lines()[0].endswith(", cached")
+
+
+def test_anything_that_matters_asks_for_a_contest_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = workload()
+    other_host = digits_host()
+    other_host.segments[0] = nn.Sequential(nn.Conv2d(1, 8, 5, padding=2, stride=2), nn.ReLU())
+    fewer = whole.compatible.clone()
+    fewer[0, whole.compatible[0].nonzero()[0]] = False
+    variants: list[Workload] = [
+        replace(whole, host=other_host),
+        replace(whole, slot_ids=whole.slot_ids[:2], compatible=whole.compatible[:2]),
+        replace(whole, compatible=fewer),
+        replace(whole, num_envs=4),
+        replace(whole, images=whole.images[..., :7]),
+        replace(whole, val_labels=whole.val_labels[:5]),
+        replace(whole, batch_size=9),
+        replace(whole, steps_per_epoch=5),
+        replace(whole, incubation="straight_through"),
+    ]
+    found = [describe(variant) for variant in (whole, *variants)]
+    settings: list[tuple[Any, str, Callable[[], object]]] = [
+        (torch, "get_num_threads", lambda: 7),
+        (calibration, "_processor", lambda: "another"),
+        (calibration, "_esper_version", lambda: "9.9"),
+        (calibration, "_code_digest", lambda: "edited"),
+    ]
+    for owner, name, value in settings:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            found.append(describe(whole))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "9.9")
+        found.append(describe(whole))
+    assert len({json.dumps(conditions, sort_keys=True) for conditions in found}) == len(found)
+    assert describe(workload()) == found[0], "equal for an equal workload"
+
+
+def test_where_no_mapping_can_run_the_host_every_reason_is_given(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"no mapping can run .*loop: too slow; vmap: too odd"):
+        choose_mapping(workload(), Contest({}, {"loop": "too slow", "vmap": "too odd"}))
+
+
+# ------------------------------------------------------------------------------------------------------------ the cache
+
+
+def test_the_cache_is_where_the_platform_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    for name in ("ESPER_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert cache_file() == Path("/home/someone/.cache/esper/calibration.json")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert cache_file() == Path("/caches/esper/calibration.json")
+    monkeypatch.setenv("ESPER_CACHE_DIR", "/mine")
+    assert cache_file() == Path("/mine/calibration.json")
+
+
+def damage(entry: str) -> Callable[[str], str]:
+    """Replace the entry of a valid file."""
+
+    def change(text: str) -> str:
+        content = json.loads(text)
+        return json.dumps(content | {"choices": {key: json.loads(entry) for key in content["choices"]}})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[1, 2]",
+        lambda text: '{"version": 1}',
+        damage("null and void".join('""')),
+        damage('{"mapping": "grouped"}'),
+        damage('{"mapping": "warp", "seconds": {"warp": 1}, "refused": {}}'),
+        damage('{"mapping": "loop", "seconds": {"loop": "soon"}, "refused": {}}'),
+        damage('{"mapping": "loop", "seconds": {"loop": NaN}, "refused": {}}'),
+    ],
+)
+def test_a_damaged_cache_is_told_in_one_line_and_mended(
+    change: Callable[[str], str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_mapping(workload(), Contest())
+    cache_file().write_text(change(cache_file().read_text()))
+    forget(monkeypatch)
+    again = Contest()
+    choice = choose_mapping(workload(), again)
+    assert (choice.mapping, choice.cached, again.held) == ("grouped", False, 1)
+    [note] = choice.notes
+    assert note.startswith(f"cannot use {cache_file()} (")
+    assert "\n" not in note
+    forget(monkeypatch)
+    assert choose_mapping(workload(), again).lines()[0].endswith(", cached"), "the next run finds it mended"
+
+
+def test_a_cache_of_another_version_is_no_news(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_mapping(workload(), Contest())
+    cache_file().write_text(cache_file().read_text().replace('"version": 1', '"version": 0'))
+    forget(monkeypatch)
+    again = Contest()
+    assert choose_mapping(workload(), again).notes == ()
+    assert again.held == 1
+
+
+def test_an_unwritable_cache_costs_a_line_and_no_second_contest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ESPER_CACHE_DIR", str(tmp_path / "file"))
+    forget(monkeypatch)
+    held = Contest()
+    choice = choose_mapping(workload(), held)
+    assert choice.mapping == "grouped"
+    assert choice.notes[-1].startswith(f"cannot write {cache_file()} (")
+    again = choose_mapping(workload(), held)
+    assert (again.mapping, again.notes, held.held) == ("grouped", (), 1)
+
+
+def test_choices_of_other_workloads_stay_in_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for num_envs in (3, 4):
+        choose_mapping(replace(workload(), num_envs=num_envs), Contest())
+    forget(monkeypatch)
+    held = Contest()
+    assert all(choose_mapping(replace(workload(), num_envs=count), held).cached for count in (3, 4))
+    assert [path.name for path in folder.iterdir()] == ["calibration.json"], "no temporary file is left"
+
+
+# ---------------------------------------------------------------------------------------------------------- the contest
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One timed round."""
+    monkeypatch.setattr(contest, "BUDGET_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_contest_times_every_mapping_and_leaves_no_trace() -> None:
+    """A cached choice and a measured one must give the same run."""
+    task = workload()
+    before, state = flatten_parameters(task.host), torch.get_rng_state()
+    timings = hold_contest(task)
+    assert set(timings.seconds) == set(MAPPINGS)
+    assert timings.refused == {}
+    assert all(0 < seconds < 1 for seconds in timings.seconds.values())
+    assert torch.equal(flatten_parameters(task.host), before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_blueprint_that_a_mapping_refuses_takes_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BLUEPRINTS["cnn"], "conv_light", lambda channels: nn.Sequential(nn.Softmax(dim=1)))
+    only = workload().compatible.clone()
+    only[:, [number for number, name in enumerate(blueprint_ids()) if name != "conv_light"]] = False
+    timings = hold_contest(replace(workload(), compatible=only))
+    assert set(timings.seconds) == {"loop", "vmap"}
+    assert set(timings.refused) == {"grouped", "matmul"}
+    assert all(why.startswith("blueprint conv_light: the ") for why in timings.refused.values())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_blueprint_that_fails_only_when_it_runs_takes_its_mapping_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Branching on values is fine for one row after the other and impossible for vmap."""
+
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if bool((x.sum() > 0).item()) else 0.5 * x
+
+    monkeypatch.setattr("esper.population.mapping.loop.normalises_input", lambda module: False)  # can't trace it either
+    monkeypatch.setitem(BLUEPRINTS["cnn"], "conv_light", lambda channels: Branching())
+    only = workload().compatible.clone()
+    only[:, [number for number, name in enumerate(blueprint_ids()) if name != "conv_light"]] = False
+    timings = hold_contest(replace(workload(), compatible=only), ("loop", "vmap"))
+    assert set(timings.seconds) == {"loop"}
+    assert timings.refused["vmap"].startswith("blueprint conv_light: ")
+
+
+class Scripted:
+    """A contestant whose turns take what a script says."""
+
+    script: dict[str, list[float]]
+    turns: dict[str, int]
+
+    def __init__(self, workload: Workload, name: str) -> None:
+        self._name = name
+
+    def turn(self) -> float:
+        self.turns[self._name] = number = self.turns.get(self._name, -1) + 1
+        return self.script[self._name][min(number, len(self.script[self._name]) - 1)]
+
+
+def test_warm_up_and_outliers_do_not_count_and_the_hopeless_stop_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    Scripted.script = {"loop": [1.0, 9.0], "vmap": [50.0, 40.0, 2.0], "matmul": [1.0, 2.1, 2.1]}
+    Scripted.turns = {}
+    monkeypatch.setattr(contest, "_Contestant", Scripted)
+    monkeypatch.setattr(contest, "BUDGET_SECONDS", 60.0)
+    timings = hold_contest(workload(), ("loop", "vmap", "matmul"))
+    assert timings.seconds == {"loop": 9.0, "vmap": 2.0, "matmul": 2.1}
+    assert Scripted.turns == {"loop": 2, "vmap": contest.MAX_ROUNDS, "matmul": contest.MAX_ROUNDS}, "after warm-up"
+
+
+def test_a_contest_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    Scripted.script, Scripted.turns = {name: [1.0] for name in MAPPINGS}, {}
+    monkeypatch.setattr(contest, "_Contestant", Scripted)
+    monkeypatch.setattr(contest, "BUDGET_SECONDS", 0.0)
+    hold_contest(workload())
+    assert Scripted.turns == dict.fromkeys(MAPPINGS, 1), "one turn each after warm-up, however long that takes"
