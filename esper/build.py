@@ -246,6 +246,8 @@ def _env_settings(config: Config) -> EnvSettings:
         incubation=config.slots.incubation.name,
         isolate_until_fossilized=config.slots.isolate_until is IsolateUntil.fossilized,
         pairs_every=config.counterfactual.pairs_every,
+        shapley_permutations=config.counterfactual.shapley_permutations,
+        max_configurations=config.counterfactual.max_configurations,
         gamma=config.ppo.gamma,
         rent_weight=config.reward.rent_weight,
         rent_kind=config.reward.rent.name,

@@ -86,6 +86,7 @@ def _episodes(outcome: Outcome) -> list[dict[str, object]]:
             "added_parameters": episode.added_parameters,
             "num_fossilized": episode.num_fossilized,
             "crashed": episode.crashed,
+            "shapley": dict(episode.shapley),
         }
         for episode in outcome.episodes
     ]

@@ -17,7 +17,7 @@ from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord, StepResult
 from esper.lifecycle import STAGE_NAMES
 from esper.tallies import IterationTally
-from esper.telemetry.events import EpisodeEnded, GateEvaluated, HostCrashed, LastAction, StageChanged
+from esper.telemetry.events import EpisodeEnded, GateEvaluated, HostCrashed, LastAction, ShapleyValue, StageChanged
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.timeline import EpisodeTimeline, OpMark
 
@@ -45,7 +45,7 @@ class IterationRecorder:
         if self._hub.wants(LastAction):
             self._emit_actions(observation, actions, result)
         for episode in result.episodes:
-            self._emit_episode(episode, int(result.epochs[episode.environment]))
+            self._emit_episode(episode, result)
 
     def _emit_lifecycle(self, result: StepResult) -> None:
         """Gates and stage changes, first those of the action, then the mechanical ones."""
@@ -105,13 +105,13 @@ class IterationRecorder:
                 )
             )
 
-    def _emit_episode(self, episode: EpisodeRecord, epoch: int) -> None:
+    def _emit_episode(self, episode: EpisodeRecord, result: StepResult) -> None:
         if episode.crashed:
             self._hub.emit(
                 HostCrashed(
                     environment=self._env.first + episode.environment,
                     iteration=self._iteration,
-                    epoch=epoch,
+                    epoch=episode.num_epochs,
                     instance=episode.instance.index,
                     reason="the training loss was not finite",
                 )
@@ -130,6 +130,18 @@ class IterationRecorder:
                 crashed=episode.crashed,
             )
         )
+        for slot, slot_id in enumerate(self._env.slot_ids):
+            if slot_id in episode.shapley:
+                self._hub.emit(
+                    ShapleyValue(
+                        environment=episode.environment,
+                        iteration=self._iteration,
+                        instance=episode.instance.index,
+                        slot=slot_id,
+                        blueprint=_blueprint_name(int(result.blueprints[episode.environment, slot])),
+                        value=episode.shapley[slot_id],
+                    )
+                )
 
 
 def _blueprint_name(index: int) -> str | None:

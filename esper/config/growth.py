@@ -229,6 +229,14 @@ class CounterfactualConfig:
 
     pairs_every: int = 5
     """Epochs between the solo passes from which interactions of three or more modules come; 0 = never."""
+    shapley_permutations: int = 0
+    """Orders of switching modules on, over which their Shapley values are averaged at the end of each episode, for
+    events.jsonl; all orders if there are no more than these; 0 = never."""
+    max_configurations: int = 64
+    """Most configurations that pairs, or Shapley values, may evaluate per environment. Pairs of three modules or more
+    are left out where they need more; orders are left out as soon as they would."""
 
     def __post_init__(self) -> None:
         at_least("counterfactual.pairs_every", self.pairs_every, 0)
+        at_least("counterfactual.shapley_permutations", self.shapley_permutations, 0)
+        at_least("counterfactual.max_configurations", self.max_configurations, 1)

@@ -144,6 +144,13 @@ class Config:
         self._check_learning()
         self.check_shares(len(devices))
         self._check_instances()
+        if self.counterfactual.shapley_permutations:
+            at_most(
+                "slots.num_slots",
+                self.slots.num_slots,
+                "counterfactual.max_configurations, of which one permutation needs one per slot",
+                self.counterfactual.max_configurations,
+            )
         for name, step in self.evaluation.schedule.items():
             at_most(f"evaluation.schedule.{name}.epoch", step.epoch, "env.num_epochs - 1", self.env.num_epochs - 1)
             at_most(f"evaluation.schedule.{name}.slot", step.slot, "slots.num_slots - 1", self.slots.num_slots - 1)

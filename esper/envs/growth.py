@@ -9,6 +9,7 @@ Axis legend: E = environments, S = slots, B = blueprints.
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 
 import torch
@@ -47,6 +48,8 @@ from esper.population import (
     train_epoch,
     valuate,
 )
+from esper.population.counterfactuals import num_pair_configurations
+from esper.population.shapley import plan_shapley, shapley_values
 from esper.rng import generator
 
 
@@ -103,6 +106,7 @@ class GrowthEnv:
         self._returns = torch.zeros(num_envs, dtype=torch.float64)
         self._over = torch.ones(num_envs, dtype=torch.bool)
         self._probes: Tensor | None = None
+        self._shapley = torch.full((num_envs, num_slots), torch.nan, dtype=torch.float64)
         self._val: Samples | None = None
         self.host_seconds = 0.0
         self.skipped_steps = self.non_finite = 0
@@ -252,6 +256,14 @@ class GrowthEnv:
         assert self._val is not None
         every = self.settings.pairs_every
         due = (self.history.epoch + 1) % every == 0 if every else torch.zeros(self.num_envs, dtype=torch.bool)
+        limit, acting = self.settings.max_configurations, state.alpha > 0
+        shares = plan_shapley(
+            acting,
+            ended & bool(self.settings.shapley_permutations),
+            num_permutations=self.settings.shapley_permutations,
+            max_configurations=limit,
+            stream=lambda env: generator("shapley", self._run_seed, env, self._episodes[env]),
+        )
         valuation = valuate(
             self.population,
             self._val,
@@ -259,8 +271,10 @@ class GrowthEnv:
             developing=state.developing,
             kept=state.stage == Stage.FOSSILIZED,
             kept_wanted=ended,
-            pairs_due=due,
+            pairs_due=due & (num_pair_configurations(acting.sum(dim=1)) <= limit),
+            configurations=shares.configurations,
         )
+        self._shapley = shapley_values(shares, valuation.scores.points, valuation.configurations, len(self.slot_ids))
         record_contributions(state, valuation.contribution, valuation.interaction, valuation.boost)
         return valuation
 
@@ -325,6 +339,11 @@ class GrowthEnv:
                 added_parameters=int(added[env]),
                 num_fossilized=int(fossilized[env].sum()),
                 crashed=bool(crashed[env]),
+                shapley={
+                    slot_id: value
+                    for slot_id, value in zip(self.slot_ids, self._shapley[env].tolist(), strict=True)
+                    if math.isfinite(value)
+                },
             )
             for env in over
         )

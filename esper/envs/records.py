@@ -5,6 +5,7 @@ Axis legend: E = environments, S = slots.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -23,6 +24,8 @@ class EnvSettings:
         incubation: ``auxiliary`` or ``straight_through``.
         isolate_until_fossilized: keep gradients through blended modules out of the host until they are FOSSILIZED.
         pairs_every: epochs between measurements of pair interactions of three modules or more; 0 is never.
+        shapley_permutations: orders over which Shapley values are taken at the end of an episode; 0 is never.
+        max_configurations: most configurations that pairs or Shapley values may ask for, per environment.
         gamma: discount under which rewards telescope.
         rent_weight, rent_kind: see :func:`esper.envs.rewards.rent`.
         crash_penalty: points.
@@ -35,6 +38,8 @@ class EnvSettings:
     incubation: str = "auxiliary"
     isolate_until_fossilized: bool = False
     pairs_every: int = 5
+    shapley_permutations: int = 0
+    max_configurations: int = 64
     gamma: float = 1.0
     rent_weight: float = 3.0
     rent_kind: str = "linear"
@@ -59,6 +64,8 @@ class EpisodeRecord:
         added_parameters: of the FOSSILIZED modules.
         num_fossilized: how many.
         crashed: the host's loss was not finite.
+        shapley: points that each module is worth in the host as it stands at the end, by slot id; empty if not asked
+            for. They sum to the score with all modules on minus that of the bare host.
     """
 
     environment: int
@@ -70,6 +77,7 @@ class EpisodeRecord:
     added_parameters: int
     num_fossilized: int
     crashed: bool
+    shapley: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ class Valuation:
             NaN where not measured.
         boost: ``[E, S]`` the largest of those terms, at least 0; NaN where not measured.
         kept: scores with only the kept modules on, each ``[E]``, NaN where not asked for.
+        configurations: ``[E, K]`` points of further configurations, NaN where not asked for.
     """
 
     scores: Scores
@@ -60,6 +61,7 @@ class Valuation:
     interaction: Tensor
     boost: Tensor
     kept: Scores
+    configurations: Tensor
 
 
 def evaluate(
@@ -158,6 +160,7 @@ def valuate(
     kept: Tensor,
     kept_wanted: Tensor,
     pairs_due: Tensor,
+    configurations: Tensor | None = None,
 ) -> Valuation:
     """Validate all hosts and measure their modules.
 
@@ -170,18 +173,37 @@ def valuate(
         kept_wanted: ``bool [E]`` where the score with only the kept modules is wanted.
         pairs_due: ``bool [E]`` where pair terms are wanted although they need passes of their own (three modules or
             more; with two they follow from the other passes).
+        configurations: ``int64 [E, K]`` further sets of modules to switch on, bit s for slot s; -1 for none.
     """
-    wanted = _Wanted(alpha, developing, kept, kept_wanted, pairs_due)
+    if configurations is None:
+        configurations = torch.empty(len(alpha), 0, dtype=torch.int64)
+    wanted = _Wanted(alpha, developing, kept, kept_wanted, pairs_due, configurations)
     rows, inverse = wanted.rows(alpha, developing)
     scores, others = evaluate(population, samples, alpha, rows if len(rows.environments) else None)
     others = others or Scores(*(empty[:0] for empty in (scores.points, scores.loss, scores.accuracy)))
     return wanted.read(scores, others, inverse)
 
 
+def num_pair_configurations(num_modules: Tensor) -> Tensor:
+    """Passes that pair terms ask for, the present state not counted: each module off, alone, each pair, and none."""
+    count = num_modules
+    pairs = count * (count - 1) // 2
+    # Of two modules "off" is the other one alone and the pair is the present state; of three, "off" is the other pair.
+    return torch.where(count > 3, 2 * count + pairs + 1, torch.where(count == 3, 7, torch.where(count == 2, 3, count)))
+
+
 class _Wanted:
     """Bit masks of the configurations that are asked for, -1 for none: one column per question."""
 
-    def __init__(self, alpha: Tensor, developing: Tensor, kept: Tensor, kept_wanted: Tensor, pairs_due: Tensor) -> None:
+    def __init__(
+        self,
+        alpha: Tensor,
+        developing: Tensor,
+        kept: Tensor,
+        kept_wanted: Tensor,
+        pairs_due: Tensor,
+        configurations: Tensor,
+    ) -> None:
         num_slots = alpha.shape[1]
         self.num_slots = num_slots
         self.bits = 1 << torch.arange(num_slots)
@@ -199,6 +221,7 @@ class _Wanted:
             "pair": torch.where(pairs, pair_bits, -1).flatten(1),
             "none": torch.where(apart.any(dim=1), 0, -1)[:, None],
             "kept": torch.where(kept_wanted, (kept * self.active * self.bits).sum(dim=1), -1)[:, None],
+            "further": configurations,
         }
         self.masks = torch.cat(list(self.questions.values()), dim=1)
         self.new = (self.masks >= 0) & (self.masks != self.main[:, None])
@@ -248,4 +271,5 @@ class _Wanted:
                 loss=self.table(scores.loss, others.loss, inverse)["kept"].squeeze(1),
                 accuracy=self.table(scores.accuracy, others.accuracy, inverse)["kept"].squeeze(1),
             ),
+            configurations=table["further"],
         )

@@ -81,6 +81,23 @@ class EpisodeEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShapleyValue(Event):
+    """Points that a module was worth at the end of its episode, sharing credit with the others there.
+
+    The values of an episode sum to the score with all its modules on minus that of its bare host.
+    """
+
+    kind: ClassVar[str] = "shapley_value"
+
+    environment: int
+    iteration: int
+    instance: int
+    slot: str
+    blueprint: str | None
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostCrashed(Event):
     """A host's loss was not finite, which ended its own episode and no other."""
 

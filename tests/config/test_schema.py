@@ -81,6 +81,8 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
         ("slots.ids=[r0c0,r0c0,r0c1]", "slots.ids names r0c0 more than once"),
         ("observation.contribution_decay=2", "observation.contribution_decay must be between 0 and 1, got 2.0"),
         ("counterfactual.pairs_every=-1", "counterfactual.pairs_every must be at least 0, got -1"),
+        ("counterfactual.shapley_permutations=-1", "counterfactual.shapley_permutations must be at least 0, got -1"),
+        ("counterfactual.max_configurations=0", "counterfactual.max_configurations must be at least 1, got 0"),
         ("policy.lstm_dim=0", "policy.lstm_dim must be at least 1, got 0"),
         ("policy.blueprint_head_dims=[]", "policy.blueprint_head_dims must name at least one width, got []"),
         ("ppo.gamma=1.01", "ppo.gamma must be between 0 and 1, got 1.01"),
@@ -110,6 +112,15 @@ def test_a_learning_rate_that_ends_before_the_run_is_a_contradiction() -> None:
     compose("ppo.anneal_lr=true", "trainer.num_iterations=30")
     with pytest.raises(ValueError, match=r"trainer.num_iterations must be at most 30 \(ppo.anneal_iterations"):
         compose("ppo.anneal_lr=true", "trainer.num_iterations=31")
+
+
+def test_a_cap_too_low_for_one_permutation_is_a_contradiction() -> None:
+    compose("counterfactual.max_configurations=2")
+    compose("counterfactual.max_configurations=3", "counterfactual.shapley_permutations=1")
+    with pytest.raises(
+        ValueError, match=r"slots.num_slots must be at most 2 \(counterfactual.max_configurations.*got 3"
+    ):
+        compose("counterfactual.max_configurations=2", "counterfactual.shapley_permutations=1")
 
 
 def test_unset_limits_follow_what_they_depend_on() -> None:

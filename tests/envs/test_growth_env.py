@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
-from helpers import NEEDS_FP16, Eager, action, controller, play_episode, replay, small_env, small_laboratory, waits
+from helpers import (
+    NEEDS_FP16,
+    Eager,
+    action,
+    controller,
+    plain_network,
+    plain_points,
+    play_episode,
+    replay,
+    small_env,
+    small_laboratory,
+    waits,
+)
 from torch import Tensor
 
 from esper.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed, Head, Op, head_sizes
@@ -89,6 +101,47 @@ def test_an_episode_does_not_depend_on_what_came_before(laboratory: Laboratory) 
             assert_equal_steps(a, b)
             assert a.episodes == b.episodes
     assert torch.stack([result.reward for result in first]).any()
+
+
+def test_shapley_values_sum_to_what_the_modules_bring_and_change_nothing_else(laboratory: Laboratory) -> None:
+    """Asked for or not: bit-equal rewards and observations. Values are those of the network as it stands at the end."""
+    script = eager_script(laboratory, seed=1)
+    plain, env = small_env(laboratory), small_env(laboratory, shapley_permutations=4)
+    runs = [replay(each, script) for each in (plain, env)]
+    for a, b in zip(*runs, strict=True):
+        assert_equal_steps(a, b)
+        for name, values in a.components.items():
+            assert torch.equal(values, b.components[name])
+    assert not any(episode.shapley for episode in runs[0][-1].episodes)
+    assert not any(result.episodes for result in runs[1][:-1])
+    acting = 0
+    for episode in runs[1][-1].episodes:
+        number = episode.environment
+        network, _ = plain_network(env, number, kept_only=False)
+        weights = env.nursery.val(env.instances).weights[number]
+        everything = plain_points(network, env.nursery.task.val, weights)
+        for slot_id in list(network.slots):
+            network.detach(slot_id)
+            assert slot_id in episode.shapley
+        bare = plain_points(network, env.nursery.task.val, weights)
+        assert sum(episode.shapley.values()) == pytest.approx(everything - bare, abs=1e-3)
+        acting += len(episode.shapley)
+    assert acting >= 3
+    again = small_env(laboratory, shapley_permutations=4)
+    assert [e.shapley for e in replay(again, script)[-1].episodes] == [e.shapley for e in runs[1][-1].episodes]
+
+
+def test_pairs_are_left_out_where_they_would_pass_the_cap(laboratory: Laboratory) -> None:
+    """Three modules need seven configurations."""
+    for cap, measured in ((7, True), (6, False)):
+        env = small_env(laboratory, num_envs=1, pairs_every=1, max_configurations=cap)
+        env.rules = replace(env.rules, max_seeds=3)
+        env.reset()
+        for slot in range(3):
+            env.step(waits(1, e0=action(Op.GERMINATE, slot=slot, blueprint=CONV_LIGHT)))
+        while not (env.state.alpha > 0).all():
+            env.step(waits(1))
+        assert env.state.interaction.isfinite().all() == measured
 
 
 def test_another_run_seed_draws_other_hosts(laboratory: Laboratory) -> None:

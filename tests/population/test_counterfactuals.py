@@ -12,6 +12,7 @@ from torch import Tensor
 import esper.population.counterfactuals as counterfactuals
 from esper.actions import BlendAlgorithm
 from esper.population import MAPPINGS, GrowthStage, Population, Samples, Valuation, valuate
+from esper.population.counterfactuals import num_pair_configurations
 from esper.population.plan import Rows
 from tests.population.growing import CNN_BLUEPRINTS, pool, populate, random_growth, stir
 
@@ -131,6 +132,59 @@ def test_no_configuration_is_run_twice_and_none_without_need(seed: int, monkeypa
     for env in range(NUM_ENVS):
         live = int((growth.alpha[env] > 0).sum())
         assert sum(key[0] == env for key in found) == {0: 0, 1: 1, 2: 3, 3: 3}[live]  # each off; all off for pairs
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_ordinary_epoch_evaluates_at_most_two_functions_more_than_there_are_modules(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host as it is, each module off or previewed, and all off."""
+    sites, growth = random_growth(seed, NUM_ENVS)
+    population = populate("grouped", range(NUM_ENVS), sites, torch.float64)
+    planned: list[Rows] = []
+    build = counterfactuals.build_plan
+    ran: list[int] = []
+    forward = counterfactuals.run
+
+    def spy_plan(rows: Rows, *arguments, **options):  # type: ignore[no-untyped-def]
+        planned.append(rows)
+        return build(rows, *arguments, **options)
+
+    def spy_run(network, plan, *arguments, **options):  # type: ignore[no-untyped-def]
+        ran.append(len(plan.hosts))
+        return forward(network, plan, *arguments, **options)
+
+    monkeypatch.setattr(counterfactuals, "build_plan", spy_plan)
+    monkeypatch.setattr(counterfactuals, "run", spy_run)
+    nobody = torch.zeros(NUM_ENVS, dtype=torch.bool)
+    valuate(
+        population,
+        samples(NUM_ENVS),
+        alpha=growth.alpha,
+        developing=growth.developing,
+        kept=torch.zeros_like(growth.developing),
+        kept_wanted=nobody,
+        pairs_due=nobody,
+    )
+    functions = [
+        (environment, *row)
+        for rows in planned
+        for environment, row in zip(rows.environments.tolist(), rows.alpha.tolist(), strict=True)
+    ]
+    assert sum(ran) == len(functions) == len(set(functions)), "one batch, every function once"
+    modules = ((growth.alpha > 0) | growth.developing).sum(dim=1).tolist()
+    for env in range(NUM_ENVS):
+        assert sum(function[0] == env for function in functions) <= modules[env] + 2
+
+
+@pytest.mark.parametrize("num_modules", range(6))
+def test_the_cost_of_pairs_is_what_they_ask_for(num_modules: int) -> None:
+    """Against counting the distinct sets of modules by hand."""
+    everything = frozenset(range(num_modules))
+    asked = {everything - {one} for one in everything}
+    if num_modules > 1:
+        asked |= {frozenset(), *(frozenset({one, other}) for one in everything for other in everything)}
+    assert int(num_pair_configurations(torch.tensor(num_modules))) == len(asked - {everything})
 
 
 def test_a_population_without_modules_runs_nothing_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:

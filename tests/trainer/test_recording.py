@@ -10,6 +10,7 @@ from helpers import Eager, small_env, small_laboratory
 from torch import Tensor
 
 from esper.actions import OP_NAMES, OP_WAIT, Head
+from esper.blueprints import blueprint_ids
 from esper.build import Laboratory
 from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
@@ -18,7 +19,15 @@ from esper.envs.rewards import total
 from esper.lifecycle import STAGE_NAMES
 from esper.recording import IterationRecorder, TimelineRecorder
 from esper.tallies import OpCounts
-from esper.telemetry.events import EpisodeEnded, Event, GateEvaluated, HostCrashed, LastAction, StageChanged
+from esper.telemetry.events import (
+    EpisodeEnded,
+    Event,
+    GateEvaluated,
+    HostCrashed,
+    LastAction,
+    ShapleyValue,
+    StageChanged,
+)
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.records import Metrics
 
@@ -170,6 +179,27 @@ def test_episode_events_and_a_crash(laboratory: Laboratory) -> None:
     assert metrics["charts/num_episodes"] == 3
     assert Counter(event.kind for event in events)["episode_ended"] == 3
     assert metrics["reward/crash"] == pytest.approx(-env.settings.crash_penalty / 30)
+
+
+def test_shapley_values_are_events_of_the_modules_that_stood_at_the_end(laboratory: Laboratory) -> None:
+    env, kept = small_env(laboratory, shapley_permutations=6), Kept()
+    recorder, observation, chooser = IterationRecorder(env, TelemetryHub([kept], "normal"), 4), env.reset(), Eager(2)
+    for _ in range(env.num_epochs):
+        actions = chooser.act(env.view(observation))
+        result = env.step(actions)
+        recorder(observation, actions, result)
+        observation = result.observation
+    found = {(event.environment, event.slot): event.value for event in kept.events if isinstance(event, ShapleyValue)}
+    assert found
+    assert found == {
+        (episode.environment, slot): value for episode in result.episodes for slot, value in episode.shapley.items()
+    }
+    for event in kept.events:
+        if isinstance(event, ShapleyValue):
+            slot = env.slot_ids.index(event.slot)
+            assert event.blueprint == blueprint_ids()[int(result.blueprints[event.environment, slot])]
+            assert (event.iteration, event.instance) == (4, env.instances[event.environment].index)
+    assert not [event for event in run(laboratory, "normal")[2] if isinstance(event, ShapleyValue)], "off by default"
 
 
 def test_nothing_measured_is_none_and_not_zero(laboratory: Laboratory) -> None:
