@@ -26,6 +26,7 @@ from esper.policy import GrowthPolicy, Normaliser
 from esper.population import NUM_PROBES, Population, build_mapping
 from esper.population.calibration import Choice, choose_mapping
 from esper.population.contest import Workload
+from esper.population.mapping import Mapping as HostMapping
 from esper.ppo import PPOSettings
 from esper.precision import AUTOCAST_DTYPES
 from esper.ranks import ALONE, Ranks
@@ -47,6 +48,7 @@ class Laboratory:
     config: Config
     ranks: Ranks
     choice: Choice
+    mapping: HostMapping
     device: torch.device
     task: TaskData
     host: SegmentedHost
@@ -60,7 +62,7 @@ class Laboratory:
             self.host,
             self.slot_ids,
             num_envs,
-            build_mapping(self.config.env.mapping.name),
+            self.mapping,
             device=self.device,
             autocast_dtype=AUTOCAST_DTYPES[self.config.amp.name],
         )
@@ -192,6 +194,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         config=config,
         ranks=ranks,
         choice=choice,
+        mapping=build_mapping(choice.mapping),
         device=device,
         task=task,
         host=host,

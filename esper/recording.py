@@ -134,7 +134,7 @@ class IterationRecorder:
             if slot_id in episode.shapley:
                 self._hub.emit(
                     ShapleyValue(
-                        environment=episode.environment,
+                        environment=self._env.first + episode.environment,
                         iteration=self._iteration,
                         instance=episode.instance.index,
                         slot=slot_id,

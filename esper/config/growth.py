@@ -16,6 +16,9 @@ class Mapping(StrEnum):
     vmap = "vmap"
     grouped = "grouped"
     matmul = "matmul"
+    vmap_compiled = "vmap_compiled"
+    grouped_compiled = "grouped_compiled"
+    matmul_compiled = "matmul_compiled"
 
 
 class IsolateUntil(StrEnum):
@@ -139,7 +142,8 @@ class EnvConfig:
     """Minibatches in a host epoch, whatever the number of environments."""
     mapping: Mapping = Mapping.auto
     """How hosts are run as one program: a loop, vmap, grouped convolutions, or batched matrix products (tiny maps);
-    auto times them for a few seconds on this device and host, and remembers the fastest."""
+    _compiled = the host's parts as machine code (torch.compile), for training; auto times them for a few seconds on
+    this device and host, and remembers the fastest."""
 
     def __post_init__(self) -> None:
         at_least("env.num_epochs", self.num_epochs, 1)

@@ -19,7 +19,7 @@ import esper
 from esper.blueprints import blueprint_ids
 from esper.population.contest import Timings, Workload, hold_contest
 from esper.population.layout import ParameterLayout
-from esper.population.mapping import MAPPINGS
+from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
 from esper.runs import write_atomic
 
 CACHE_VARIABLE = "ESPER_CACHE_DIR"
@@ -115,7 +115,7 @@ def describe(workload: Workload) -> dict[str, object]:
         "torch": torch.__version__,
         "esper": _esper_version(),
         "code": _code_digest(),
-        "mappings": list(MAPPINGS),
+        "mappings": [*MAPPINGS, *COMPILED_MAPPINGS],
         "host": repr(workload.host),
         "parameters": [list(shape) for shape in layout.shapes],
         "slots": list(workload.slot_ids),
@@ -199,7 +199,11 @@ def _parse(entry: Any) -> Choice:
         mapping = str(entry["mapping"])
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("damaged entry") from error
-    if mapping not in MAPPINGS or mapping not in seconds or not all(map(math.isfinite, seconds.values())):
+    if (
+        mapping not in MAPPINGS | COMPILED_MAPPINGS
+        or mapping not in seconds
+        or not all(map(math.isfinite, seconds.values()))
+    ):
         raise ValueError("damaged entry")
     return Choice(mapping=mapping, seconds=seconds, refused=refused, cached=True)
 

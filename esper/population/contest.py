@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 from statistics import median
+from textwrap import shorten
 from time import perf_counter
 
 import torch
@@ -18,7 +19,8 @@ from esper.blueprints import blueprint_ids, build_blueprint
 from esper.hosts import SegmentedHost, reset_parameters
 from esper.population.counterfactuals import Samples, valuate
 from esper.population.layout import flatten_parameters
-from esper.population.mapping import MAPPINGS, build_mapping
+from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS, Mapping, build_mapping
+from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.population import Population
 from esper.population.training import GrowthStage, train_epoch
 from esper.rng import generator
@@ -35,11 +37,13 @@ CPU_STEP_SECONDS = 0.04
 """On a CPU, no more hosts than can take one step in this time: larger stacks of large hosts gain nothing there."""
 
 MAX_VAL_SAMPLES = 256
+COMPILED_ROUNDS = 3
 BARE_SHARE = 1 / 3
 """Weight of hosts without modules: twins, and episodes before anything has grown."""
 
 BLENDED_ALPHA = 0.5
 LEARNING_RATE = 1e-3
+MAX_REASON = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ class Workload:
     """What a run asks of its mapping.
 
     Attributes:
-        host: prototype; its parameters are not used.
+        host: prototype; its parameters are neither used nor changed.
         slot_ids: places used as slots, in canonical order.
         compatible: ``bool [S, B]``, blueprints that may germinate.
         num_envs: hosts trained together.
@@ -89,7 +93,7 @@ class Timings:
     refused: dict[str, str]
 
 
-def hold_contest(workload: Workload, names: tuple[str, ...] = tuple(MAPPINGS)) -> Timings:
+def hold_contest(workload: Workload, names: tuple[str, ...] = tuple(MAPPINGS), compiled: bool | None = None) -> Timings:
     """Time mappings in turns on a few training steps and validations, without and with a mix of modules.
 
     A time is that of an epoch (``steps_per_epoch`` steps and a validation with the contribution of every module),
@@ -98,9 +102,13 @@ def hold_contest(workload: Workload, names: tuple[str, ...] = tuple(MAPPINGS)) -
     Args:
         workload: what to train.
         names: mappings to time.
+        compiled: also time the fastest of those that can be compiled against itself compiled, which takes up to a
+            minute. By default only on an accelerator: on a CPU machine code was 1.1 to 1.5 times slower than torch's
+            own kernels.
     """
     with torch.random.fork_rng(devices=[]):  # a run must not depend on whether its choice was cached
         began = perf_counter()
+        workload = replace(workload, host=copy.deepcopy(workload.host))
         workload = replace(workload, num_envs=_affordable(workload))
         running: dict[str, _Contestant] = {}
         refused: dict[str, str] = {}
@@ -109,7 +117,7 @@ def hold_contest(workload: Workload, names: tuple[str, ...] = tuple(MAPPINGS)) -
                 contestant = _Contestant(workload, name)
                 contestant.turn()  # warm-up, and the first to see that every part runs
             except (ValueError, RuntimeError) as error:
-                refused[name] = str(error).partition("\n")[0]
+                refused[name] = _reason(error)
                 continue
             running[name] = contestant
         seconds = {name: [contestant.turn()] for name, contestant in running.items()}
@@ -122,15 +130,46 @@ def hold_contest(workload: Workload, names: tuple[str, ...] = tuple(MAPPINGS)) -
             first = number % len(close)
             for name in close[first:] + close[:first]:
                 seconds[name].append(running[name].turn())
+        if workload.device.type != "cpu" if compiled is None else compiled:
+            _time_compiled(workload, running, seconds, refused)
     return Timings(seconds={name: median(times) for name, times in seconds.items()}, refused=refused)
+
+
+def _reason(error: Exception) -> str:
+    """Its message on one line; compilers say much."""
+    return shorten(str(error), MAX_REASON, placeholder=" …")
+
+
+def _time_compiled(
+    workload: Workload,
+    running: dict[str, _Contestant],
+    seconds: dict[str, list[float]],
+    refused: dict[str, str],
+) -> None:
+    """Let the fastest mapping that can be compiled compete with itself compiled."""
+    able = [name for name in seconds if f"{name}{COMPILED_SUFFIX}" in COMPILED_MAPPINGS]
+    if not able:
+        return
+    plain = min(able, key=lambda name: median(seconds[name]))
+    name = f"{plain}{COMPILED_SUFFIX}"
+    try:
+        contestant = _Contestant(workload, name)
+        contestant.turn()  # compiles
+    except (ValueError, RuntimeError) as error:
+        refused[name] = _reason(error)
+        return
+    seconds[name] = []
+    for _ in range(COMPILED_ROUNDS):
+        seconds[plain].append(running[plain].turn())
+        seconds[name].append(contestant.turn())
 
 
 def _affordable(workload: Workload) -> int:
     """Number of hosts to time: all, but on a CPU no more than make a step of sensible length."""
-    if workload.device.type != "cpu" or "loop" not in MAPPINGS:
+    if workload.device.type != "cpu":
         return workload.num_envs
     few = replace(workload, num_envs=min(2, workload.num_envs))
-    population = _populate(few, "loop", grown=False)
+    population = _populate(few, build_mapping("loop"), grown=False)
     growth = _growth(population)
     for _ in range(2):  # the first time warms up
         began = perf_counter()
@@ -149,9 +188,10 @@ class _Contestant:
 
     def __init__(self, workload: Workload, name: str) -> None:
         self._workload = workload
-        _try_blueprints(workload, name)
-        self._bare = _populate(workload, name, grown=False)
-        self._grown = _populate(workload, name, grown=True)
+        mapping = build_mapping(name)
+        _try_blueprints(workload, mapping)
+        self._bare = _populate(workload, mapping, grown=False)
+        self._grown = _populate(workload, mapping, grown=True)
 
     def turn(self) -> float:
         """Seconds per host and step, from one training step and one validation of each population."""
@@ -200,10 +240,10 @@ def _train(workload: Workload, population: Population, growth: GrowthStage) -> N
     )
 
 
-def _populate(workload: Workload, name: str, *, grown: bool) -> Population:
+def _populate(workload: Workload, mapping: Mapping, *, grown: bool) -> Population:
     """Hosts at birth; with ``grown`` two thirds of their slots have a module, of all blueprints and blends in turn."""
-    host, num_envs = copy.deepcopy(workload.host), workload.num_envs
-    population = Population(host, workload.slot_ids, num_envs, build_mapping(name), device=workload.device)
+    host, num_envs = workload.host, workload.num_envs
+    population = Population(host, workload.slot_ids, num_envs, mapping, device=workload.device)
     values = []
     for env in range(num_envs):
         reset_parameters(host.segments, generator("calibration", env))
@@ -229,9 +269,8 @@ def _growth(population: Population) -> GrowthStage:
     return GrowthStage(alpha=alpha, developing=developing, isolated=torch.zeros_like(present))
 
 
-def _try_blueprints(workload: Workload, name: str) -> None:
+def _try_blueprints(workload: Workload, mapping: Mapping) -> None:
     """Run every blueprint that may germinate once: few hosts do not have them all."""
-    mapping = build_mapping(name)
     channels = {place.slot_id: place.channels for place in workload.host.places}
     widths = [channels[slot_id] for slot_id in workload.slot_ids]
     wanted = {(blueprint, widths[slot]) for slot, blueprint in workload.compatible.nonzero().tolist()}

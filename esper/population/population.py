@@ -250,7 +250,8 @@ def _split(host: SegmentedHost, slot_ids: Sequence[str], mapping: Mapping) -> li
         pending.append(segment)
         if position < len(host.places) and host.places[position].slot_id not in slot_ids:
             continue
-        sections.append(mapping.prepare(pending[0] if len(pending) == 1 else nn.Sequential(*pending)))
+        section = mapping.prepare(pending[0] if len(pending) == 1 else nn.Sequential(*pending))
+        sections.append(mapping.settle(section))
         pending = []
     return sections
 

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from esper.actions import BlendAlgorithm
+from esper.config import growth as config
 from esper.population import INCUBATIONS, MAPPINGS, Population, Samples, build_mapping, evaluate, train_epoch
+from esper.population.mapping import COMPILED_MAPPINGS
 from esper.population.training import GrowthStage, plan_training, step_gradients
 from tests.population.growing import (
     CNN_BLUEPRINTS,
@@ -26,9 +28,11 @@ STACKED = [name for name in MAPPINGS if name != "loop"]
 NUM_ENVS = 6
 
 
-def one_step(population: Population, growth: GrowthStage, incubation: str, numbers: list[int]) -> list[Tensor]:
-    """Loss and all gradients of one step, by environment, slot and owner."""
-    x, y = batch(numbers)
+def one_step(
+    population: Population, growth: GrowthStage, incubation: str, numbers: list[int], size: int = 16
+) -> list[Tensor]:
+    """Loss and all gradients of one step on batches of ``size``, by environment, slot and owner."""
+    x, y = batch(numbers, size=size)
     stacks = population.stacks()
     plan = plan_training(population, growth, incubation)
     result = step_gradients(population, plan, x, y, stacks=stacks)
@@ -142,6 +146,12 @@ def test_a_hosts_numbers_do_not_depend_on_its_place_in_the_stack(mapping: str) -
         train_epoch(population, images, labels, order, nothing(8), incubation="auxiliary", num_steps=2, lr=0.01)
         values.append(population.hosts.values.detach())
     assert torch.equal(values[0], values[1].flip(0))
+
+
+def test_configuration_offers_every_mapping_and_nothing_else() -> None:
+    assert {item.name for item in config.Mapping} == {"auto", *MAPPINGS, *COMPILED_MAPPINGS}
+    for name in MAPPINGS | COMPILED_MAPPINGS:
+        assert build_mapping(name).name == name
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)

@@ -8,7 +8,7 @@ Axis legend: R = rows (one row is one copy of the host on one batch), B = batch,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,11 +24,19 @@ Features = Any
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A module prepared for mapping: the prototype, its parameter layout, and what the mapping compiled from it."""
+    """A module prepared for mapping.
+
+    Attributes:
+        module: the prototype.
+        layout: of its parameters.
+        compiled: what the mapping made of it.
+        training_call: machine code for ``call(parameters, features)`` in training, if the mapping makes some.
+    """
 
     module: nn.Module
     layout: ParameterLayout
     compiled: Any = None
+    training_call: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,9 @@ class Mapping(Protocol):
 
     def prepare(self, module: nn.Module) -> Program:
         """Compile a module for :meth:`call`; raises ``ValueError`` naming a layer that can't be mapped."""
+
+    def settle(self, program: Program) -> Program:
+        """The program of a part that every training step runs with the same rows: worth more preparation."""
 
     def pack(self, x: Tensor) -> Features:
         """Features from ``[R, B, ...]``."""

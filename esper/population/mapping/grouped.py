@@ -62,7 +62,7 @@ class GroupedMapping(StackedFeatures):
             return Shared(features.x, len(rows))
         return super().select(features, rows)
 
-    def call(self, program: Program, parameters: Tensor, features: Tensor | Shared) -> Tensor:
+    def evaluate(self, program: Program, parameters: Tensor, features: Tensor | Shared) -> Tensor:
         num_rows = parameters.shape[0]
         named = program.layout.unflatten(parameters)
         return _leave(run_steps(program.compiled, _enter(features), named, num_rows), num_rows)

@@ -73,6 +73,9 @@ class LoopMapping:
     def prepare(self, module: nn.Module) -> Program:
         return Program(module, ParameterLayout.of(module), compiled=Places.of(module))
 
+    def settle(self, program: Program) -> Program:
+        return program
+
     def pack(self, x: Tensor) -> list[Tensor]:
         return [_channels_last(row) for row in x.unbind(0)]
 

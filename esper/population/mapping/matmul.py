@@ -54,13 +54,14 @@ class MatmulMapping(StackedFeatures):
     def unpack(self, features: Tensor) -> Tensor:
         return features
 
-    def call(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
+    def evaluate(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
         named = program.layout.unflatten(parameters)
         result: Tensor = run_steps(program.compiled, features, named, parameters.shape[0])
         return result
 
 
-@lru_cache(maxsize=256)
+# Computed while a call is compiled, not in every call; torch.compile would look through lru_cache by itself.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _taps(
     size: tuple[int, int],
     kernel: tuple[int, int],
@@ -69,8 +70,22 @@ def _taps(
     dilation: tuple[int, int],
     device: torch.device,
     dtype: torch.dtype,
-) -> tuple[Tensor, tuple[int, int]]:
-    """Which tap of a kernel joins which input pixel to which output pixel: 0 or 1 ``[taps, P * Q]``, and the map size.
+) -> Tensor:
+    """Cached :func:`_compute_taps`."""
+    return _compute_taps(size, kernel, stride, padding, dilation, device, dtype)
+
+
+@lru_cache(maxsize=256)
+def _compute_taps(
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Which tap of a kernel joins which input pixel to which output pixel: 0 or 1 ``[taps, P * Q]``.
 
     It is the convolution of unit kernels with unit images.
     """
@@ -80,7 +95,23 @@ def _taps(
     taps = torch.eye(num_taps).view(num_taps, 1, *kernel)
     out = F.conv2d(units, taps, None, stride, padding, dilation)  # (P, taps, H', W')
     joined = out.flatten(2).transpose(0, 1).flatten(1)  # (taps, P * Q)
-    return joined.to(device=device, dtype=dtype), (out.shape[2], out.shape[3])
+    return joined.to(device=device, dtype=dtype)
+
+
+def _padding(layer: nn.Conv2d) -> tuple[int, int]:
+    assert not isinstance(layer.padding, str), "refused on preparation"
+    height, width = layer.padding
+    return height, width
+
+
+def _map_size(size: tuple[int, int], layer: nn.Conv2d) -> tuple[int, int]:
+    """Height and width after a convolution."""
+    reach = [dilation * (kernel - 1) for dilation, kernel in zip(layer.dilation, layer.kernel_size, strict=True)]
+    height, width = (
+        (side + 2 * padding - span - 1) // stride + 1
+        for side, padding, span, stride in zip(size, _padding(layer), reach, layer.stride, strict=True)
+    )
+    return height, width
 
 
 def _conv(name: str, layer: nn.Conv2d, argument: Step) -> Step:
@@ -92,9 +123,9 @@ def _conv(name: str, layer: nn.Conv2d, argument: Step) -> Step:
         options = (layer.stride, layer.padding, layer.dilation)
         if layer.kernel_size == layer.stride == (1, 1) and layer.padding == (0, 0) and layer.groups == 1:
             return _with_bias(_pointwise(x, weight), name, parameters)
-        taps, size = _taps(tuple(x.shape[-2:]), layer.kernel_size, *options, x.device, x.dtype)
+        taps = _taps(tuple(x.shape[-2:]), layer.kernel_size, *options, x.device, x.dtype)
         if taps.shape[1] * weight[0].shape[0] * weight[0].shape[1] <= MAX_MATRIX:
-            out = _as_product(x, weight, taps, size, layer.groups)
+            out = _as_product(x, weight, taps, _map_size(tuple(x.shape[-2:]), layer), layer.groups)
         else:
             out = _as_convolution(x, weight, layer, num_rows)
         return _with_bias(out, name, parameters)

@@ -36,6 +36,6 @@ class VmapMapping(StackedFeatures):
     def unpack(self, features: Tensor) -> Tensor:
         return features
 
-    def call(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
+    def evaluate(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
         result: Tensor = program.compiled(program.layout.unflatten(parameters), features)
         return result
