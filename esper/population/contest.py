@@ -103,8 +103,8 @@ def hold_contest(workload: Workload, names: tuple[str, ...] = tuple(MAPPINGS), c
         workload: what to train.
         names: mappings to time.
         compiled: also time the fastest of those that can be compiled against itself compiled, which takes up to a
-            minute. By default only on an accelerator: on a CPU machine code was 1.1 to 1.5 times slower than torch's
-            own kernels.
+            minute. By default only on an accelerator: on a CPU machine code was 1.2 to 1.8 times slower than
+            torch's own kernels.
     """
     with torch.random.fork_rng(devices=[]):  # a run must not depend on whether its choice was cached
         began = perf_counter()
