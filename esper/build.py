@@ -223,6 +223,7 @@ def _choose(
             batch_size=config.task.batch_size,
             steps_per_epoch=config.env.steps_per_epoch,
             incubation=config.slots.incubation.name,
+            autocast_dtype=AUTOCAST_DTYPES[config.amp.name],
         )
     )
 

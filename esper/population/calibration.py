@@ -129,6 +129,7 @@ def describe(workload: Workload) -> dict[str, object]:
         "steps_per_epoch": workload.steps_per_epoch,
         "num_val": len(workload.val_labels),
         "incubation": workload.incubation,
+        "autocast": str(workload.autocast_dtype),
     }
 
 

@@ -60,6 +60,7 @@ class Workload:
         batch_size: samples of one step of one host.
         steps_per_epoch: steps between two validations.
         incubation: learning signal of developing modules.
+        autocast_dtype: what products and convolutions compute in, ``None`` for the samples' own type.
     """
 
     host: SegmentedHost
@@ -73,6 +74,7 @@ class Workload:
     batch_size: int
     steps_per_epoch: int
     incubation: str
+    autocast_dtype: torch.dtype | None = None
 
     @property
     def device(self) -> torch.device:
@@ -243,7 +245,14 @@ def _train(workload: Workload, population: Population, growth: GrowthStage) -> N
 def _populate(workload: Workload, mapping: Mapping, *, grown: bool) -> Population:
     """Hosts at birth; with ``grown`` two thirds of their slots have a module, of all blueprints and blends in turn."""
     host, num_envs = workload.host, workload.num_envs
-    population = Population(host, workload.slot_ids, num_envs, mapping, device=workload.device)
+    population = Population(
+        host,
+        workload.slot_ids,
+        num_envs,
+        mapping,
+        device=workload.device,
+        autocast_dtype=workload.autocast_dtype,
+    )
     values = []
     for env in range(num_envs):
         reset_parameters(host.segments, generator("calibration", env))

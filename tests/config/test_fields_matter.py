@@ -36,6 +36,7 @@ BASE = (
 # Field to the words that change it, after words (if any) that both runs get, because it matters only there.
 CHANGES: dict[str, tuple[str, str]] = {
     "seed": ("", "seed=1"),
+    "amp": ("", "amp=bf16"),
     "num_threads": ("", "num_threads=2"),
     "name": ("", "name=other"),
     "task.batch_size": ("", "task.batch_size=8"),
@@ -74,6 +75,11 @@ CHANGES: dict[str, tuple[str, str]] = {
     "slots.param_budget": ("", "slots.param_budget=1.0"),
     "slots.blueprints": ("", "slots.blueprints=[norm]"),
     "observation.slot_probes": ("", "observation.slot_probes=false"),
+    "counterfactual.shapley_permutations": ("", "counterfactual.shapley_permutations=4"),
+    "counterfactual.max_configurations": (
+        "slots.max_seeds=3 env.num_epochs=20 counterfactual.pairs_every=1",
+        "counterfactual.max_configurations=4",
+    ),
     "counterfactual.pairs_every": ("slots.max_seeds=3 env.num_epochs=20", "counterfactual.pairs_every=1"),
     "policy.embedding_dim": ("", "policy.embedding_dim=3"),
     "policy.encoder_dim": ("", "policy.encoder_dim=12"),

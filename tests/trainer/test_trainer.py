@@ -409,7 +409,7 @@ def test_a_mapping_chosen_elsewhere_is_taken_without_a_contest(monkeypatch: pyte
         raise AssertionError("nothing to choose")
 
     monkeypatch.setattr(esper.build, "choose_mapping", contest)
-    laboratory = build_laboratory(compose(*BARE, "env.mapping=auto"), Choice(mapping="vmap"))
+    laboratory = build_laboratory(compose(*BARE, "env.mapping=auto"), choice=Choice(mapping="vmap"))
     assert laboratory.population(2).mapping.name == laboratory.config.env.mapping.name == "vmap"
     assert build_laboratory(compose(*BARE, "env.mapping=loop")).choice == Choice(mapping="loop")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FunctionType
@@ -18,7 +19,7 @@ COMPILED_SUFFIX = "_compiled"
 BACKEND = "inductor"
 
 
-class StackedFeatures:
+class StackedFeatures(ABC):
     """Row operations on a tensor whose axis ``row_axis`` holds the rows.
 
     Args:
@@ -56,9 +57,9 @@ class StackedFeatures:
             return program.training_call(parameters, features.contiguous())
         return self.evaluate(program, parameters, features)
 
+    @abstractmethod
     def evaluate(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
         """:meth:`call` without machine code."""
-        raise NotImplementedError
 
     def select(self, features: Tensor, rows: Index) -> Tensor:
         if is_all(rows, features.shape[self.row_axis]):
