@@ -127,8 +127,6 @@ def test_a_read_would_be_counted() -> None:
 @pytest.mark.parametrize("incubation", INCUBATIONS)
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_no_step_waits_for_a_gpu(mapping: str, incubation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device: torch sees none")
     population, stage = growing(mapping, "cuda")
     train(population, stage, incubation, 1)  # what is made once, such as the constants of a mapping, may wait
 
