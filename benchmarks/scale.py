@@ -21,7 +21,7 @@ class Scale:
         shapes: environments and slots of the observation section.
         calls: timed calls of the observation section.
         iterations: PPO iterations.
-        throughput: environments at once, and timed rounds, of the throughput section.
+        digits, colour: environments at once, and timed rounds, of the throughput section, for its two kinds of host.
         life: environments, timed rounds, and epochs of the section on one module's life.
         image_size, image_batch: side of a colour image, and how many of them are in a batch.
         overrides: of the whole iteration.
@@ -33,7 +33,8 @@ class Scale:
     shapes: tuple[tuple[int, int], ...]
     calls: int
     iterations: int
-    throughput: tuple[tuple[int, int], ...]
+    digits: tuple[tuple[int, int], ...]
+    colour: tuple[tuple[int, int], ...]
     life: tuple[int, int, int]
     image_size: int
     image_batch: int
@@ -44,11 +45,12 @@ class Scale:
 # Small populations take less time per round and get more rounds: their calls are short, so noise weighs more.
 FULL = Scale(
     preset="digits",
-    hosts=((4, 9), (16, 5), (32, 5)),
+    hosts=((4, 9), (16, 5)),
     shapes=((4, 3), (64, 8)),
     calls=500,
     iterations=2,
-    throughput=((1, 9), (4, 7), (16, 5), (64, 2)),
+    digits=((1, 9), (4, 7), (16, 5), (64, 3)),
+    colour=((1, 7), (4, 5), (16, 2), (64, 1)),
     life=(4, 5, 25),
     image_size=32,
     image_batch=128,
@@ -60,7 +62,8 @@ QUICK = Scale(
     shapes=((4, 3), (64, 8)),
     calls=5,
     iterations=1,
-    throughput=((2, 1),),
+    digits=((2, 1),),
+    colour=((2, 1),),
     life=(2, 1, 9),
     image_size=8,
     image_batch=8,

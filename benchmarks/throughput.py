@@ -31,19 +31,26 @@ class Growth:
 
 WORKLOADS = (
     Growth("no modules", (), 1.0),
-    Growth("one conv_light", (1,), 1.0),
-    Growth("three conv_light", (0, 1, 2), 1.0),
-    Growth("three conv_light, alpha 0.5", (0, 1, 2), 0.5),
+    Growth("one conv_light blended", (1,), 1.0),
+    Growth("three conv_light blended", (0, 1, 2), 1.0),
+    Growth("three conv_light half blended", (0, 1, 2), 0.5),
 )
+FEW = 4
+"""Hosts up to which half blended modules and slot probes are timed too."""
 
 
 def run(scale: Scale) -> list[Record]:
     """Milliseconds per environment and epoch."""
     found = []
-    for setting in (digits(scale.preset), colour(scale.image_size, scale.image_batch)):
-        for num_envs, rounds in scale.throughput:
+    both = (digits(scale.preset), scale.digits), (colour(scale.image_size, scale.image_batch), scale.colour)
+    for setting, sizes in both:
+        for num_envs, rounds in sizes:
             for growth in WORKLOADS:
-                seconds = interleave(_contenders(setting, num_envs, growth), rounds, clock=scale.clock)
+                if growth.alpha < 1.0 and num_envs > FEW:
+                    continue
+                contenders = _contenders(setting, num_envs, growth)
+                # Few rounds of many hosts warm up as they go: all but the first host run warm.
+                seconds = interleave(contenders, rounds, warmup=int(num_envs <= FEW), clock=scale.clock)
                 found += records(
                     seconds,
                     section=SECTION,
@@ -66,7 +73,7 @@ def _contenders(setting: Setting, num_envs: int, growth: Growth) -> dict[str, Ep
             networks = [static_network(population, env, growth.alpha) for env in range(num_envs)]
             contenders[GROWN] = each([BareTraining(network, setting.nursery) for network in networks])
         contenders[f"Esper, {mapping}"] = _epoch(setting, population, growth)
-    if not growth.slots:
+    if not growth.slots and num_envs <= FEW:
         mapping = setting.mappings[0]
         population = setting.population(num_envs, mapping)
         contenders[f"Esper, {mapping}, slot probes"] = _epoch(setting, population, growth, probe=True)
