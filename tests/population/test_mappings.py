@@ -207,3 +207,22 @@ def test_places_that_are_not_slots_change_nothing() -> None:
         )
         losses.append(step_gradients(population, plan, images, labels, stacks=[population.hosts]).loss)
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_fully_blended_module_has_the_same_bits_beside_one_that_is_half_blended(mapping: str) -> None:
+    """ADD at alpha 1 is the module's output itself, which is done without arithmetic where all rows are at 1."""
+    sites = [(environment, 1, CNN_BLUEPRINTS[0], BlendAlgorithm.ADD) for environment in (0, 1)]
+    found = []
+    for neighbour in (1.0, 0.5):
+        population = populate(mapping, [0, 1], sites)
+        stir(population)
+        growth = nothing(2)
+        growth.alpha[:, 1] = torch.tensor([1.0, neighbour])
+        x, y = batch([0, 1])
+        plan = plan_training(population, growth, "auxiliary")
+        result = step_gradients(population, plan, x, y, stacks=population.stacks())
+        found.append([result.loss, *result.gradients])
+    for whole, mixed in zip(*found, strict=True):
+        assert torch.equal(whole[0], mixed[0])
+        assert not torch.equal(whole[1], mixed[1])
