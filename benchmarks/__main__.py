@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import hosts, iteration, life, memory, observation, throughput
+from benchmarks import hosts, iteration, life, memory, observation, peak, ranks, throughput
 from benchmarks.records import Record, machine
 from benchmarks.report import print_section, save
 from benchmarks.scale import FULL, QUICK, Scale
@@ -35,6 +35,11 @@ SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
         life.run,
     ),
     iteration.SECTION: ("One PPO iteration by parts; ratio: share of the iteration", iteration.run),
+    ranks.SECTION: (
+        "The same environments on one rank and on two, per environment and epoch; ratio to one rank",
+        ranks.run,
+    ),
+    peak.SECTION: ("Peak memory of hosts in training, one epoch; ratio to bare hosts", peak.run),
     memory.SECTION: ("Memory of seed modules; ratio to what the live ones need", memory.run),
 }
 TITLES = {name: title for name, (title, _) in SECTIONS.items()}

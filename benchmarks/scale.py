@@ -24,6 +24,8 @@ class Scale:
         digits, colour: environments at once, and timed rounds, of the throughput section, for its two kinds of host.
         life: environments, timed rounds, and epochs of the section on one module's life.
         image_size, image_batch: side of a colour image, and how many of them are in a batch.
+        peak: environments at once whose peak memory is measured.
+        rank_rounds, rank_iterations, rank_overrides: runs on each number of ranks, their iterations and other words.
         overrides: of the whole iteration.
         clock: seconds so far.
     """
@@ -38,6 +40,10 @@ class Scale:
     life: tuple[int, int, int]
     image_size: int
     image_batch: int
+    peak: tuple[int, ...]
+    rank_rounds: int
+    rank_iterations: int
+    rank_overrides: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     clock: Clock = perf_counter
 
@@ -54,6 +60,10 @@ FULL = Scale(
     life=(4, 5, 25),
     image_size=32,
     image_batch=128,
+    peak=(4, 16),
+    rank_rounds=5,
+    rank_iterations=3,
+    rank_overrides=("env.num_epochs=10",),
     overrides=("instances.num_train=32",),
 )
 QUICK = Scale(
@@ -67,6 +77,9 @@ QUICK = Scale(
     life=(2, 1, 9),
     image_size=8,
     image_batch=8,
+    peak=(1,),
+    rank_rounds=1,
+    rank_iterations=2,
 )
 
 

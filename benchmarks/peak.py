@@ -1,0 +1,93 @@
+"""Peak memory of hosts in training, each measured in a process of its own.
+
+``python -m benchmarks.peak digits matmul "no modules" 16`` prints one number.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.bare import BareTraining, bare_network
+from benchmarks.epochs import Epoch, Growing, each, germinate, stage_of
+from benchmarks.records import Record
+from benchmarks.scale import FULL, Scale
+from benchmarks.settings import Setting, colour, digits
+
+SECTION = "peak"
+BARE = "bare host"
+NO_MODULES, MODULES = "no modules", "three conv_light blended"
+STATUS = Path("/proc/self/status")
+SLOTS = {NO_MODULES: (), MODULES: (0, 1, 2)}
+
+
+def run(scale: Scale) -> list[Record]:
+    """Bytes that an epoch adds to the process that runs it, hosts, data and kernels' buffers included."""
+    found = []
+    for kind, mapping in (("digits", "matmul"), ("colour", "loop")):
+        for num_envs in scale.peak:
+            floor = _measure(kind, BARE, NO_MODULES, num_envs)
+            rows = [(NO_MODULES, BARE, floor)]
+            rows += [(growth, f"Esper, {mapping}", _measure(kind, mapping, growth, num_envs)) for growth in SLOTS]
+            for growth, implementation, held in rows:
+                found.append(
+                    Record(
+                        section=SECTION,
+                        workload=f"{kind}: {growth}",
+                        hosts=num_envs,
+                        implementation=implementation,
+                        median=held,
+                        p95=held,
+                        ratio=held / floor if floor else None,
+                        unit="bytes",
+                        rounds=1,
+                    )
+                )
+    return found
+
+
+def _measure(kind: str, implementation: str, growth: str, num_envs: int) -> int:
+    command = [sys.executable, "-m", "benchmarks.peak", kind, implementation, growth, str(num_envs)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _epoch(setting: Setting, implementation: str, growth: str, num_envs: int) -> Epoch:
+    if implementation == BARE:
+        return each([BareTraining(bare_network(setting.host), setting.nursery) for _ in range(num_envs)])
+    population = setting.population(num_envs, implementation)
+    germinate(population, SLOTS[growth])
+    growing = Growing(setting.nursery, population, setting.instances(num_envs))
+    stage = stage_of(population, 1.0)
+    return lambda: growing.epoch(stage)
+
+
+def _peak() -> int:
+    """Most memory that this process ever had, or since :func:`_forget_peak` where there is a ``/proc``."""
+    if STATUS.exists():
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", STATUS.read_text())[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _forget_peak() -> None:
+    """Start over from what the process holds now: imports take more for a moment than they leave behind."""
+    if STATUS.exists():
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def main(kind: str, implementation: str, growth: str, num_envs: str) -> None:
+    """Print how many bytes the peak rises while hosts are made and trained for one epoch."""
+    torch.set_num_threads(1)
+    setting = digits(FULL.preset) if kind == "digits" else colour(FULL.image_size, FULL.image_batch)
+    _forget_peak()
+    before = _peak()
+    _epoch(setting, implementation, growth, int(num_envs))()
+    print(_peak() - before)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,70 @@
+"""What a second rank brings: whole runs on ``[cpu]`` and on ``[cpu,cpu]``, the same environments in all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.records import Record
+from benchmarks.scale import Scale
+from esper.config import compose
+from esper.telemetry.records import read_jsonl
+
+SECTION = "ranks"
+DEVICES = ("[cpu]", "[cpu,cpu]")
+FLOOR = DEVICES[0]
+
+WORDS = (
+    "env.mapping=matmul",
+    "reward.twin=none",
+    "evaluation.controllers=[never]",
+    "evaluation.num_hosts=2",
+    "telemetry.console=off",
+    "telemetry.plots=false",
+)
+"""Iterations are what is timed; the rest is kept short."""
+
+
+def run(scale: Scale) -> list[Record]:
+    """Milliseconds per environment and epoch in iterations after the first, policy and update included."""
+    words = (
+        f"+preset={scale.preset}",
+        f"trainer.num_iterations={scale.rank_iterations}",
+        *scale.rank_overrides,
+        *WORDS,
+    )
+    config = compose(*words)
+    times: dict[str, list[float]] = {devices: [] for devices in DEVICES}
+    for number in range(scale.rank_rounds):
+        for devices in DEVICES if number % 2 else DEVICES[::-1]:
+            times[devices].append(_epoch_milliseconds(devices, words))
+    return [
+        Record(
+            section=SECTION,
+            workload=f"{scale.preset}, {config.env.num_epochs} epochs",
+            hosts=config.trainer.num_envs,
+            implementation=f"devices={devices}",
+            median=median(own),
+            p95=float(np.quantile(own, 0.95)),
+            ratio=median(np.divide(own, times[FLOOR]).tolist()),
+            unit="ms",
+            rounds=len(own),
+            samples=config.env.steps_per_epoch * config.task.batch_size,
+        )
+        for devices, own in times.items()
+    ]
+
+
+def _epoch_milliseconds(devices: str, words: tuple[str, ...]) -> float:
+    """Median over the iterations of one run; the first one warms up."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        command = [sys.executable, "-m", "esper.train", *words, f"devices={devices}", f"hydra.run.dir={run_dir}"]
+        subprocess.run(command, check=True)
+        rates = [float(record["charts/SPS"]) for record in read_jsonl(run_dir / "metrics.jsonl")]
+    return 1e3 / median(rates[1:])
