@@ -16,6 +16,7 @@ from benchmarks.records import Record, machine
 from benchmarks.report import print_section, save
 from benchmarks.scale import FULL, QUICK, Scale
 from benchmarks.timing import CLOCKS
+from esper.devices import keep_freed_memory
 
 SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
     observation.SECTION: (
@@ -42,6 +43,9 @@ SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
     peak.SECTION: ("Peak memory of hosts in training, one epoch; ratio to bare hosts", peak.run),
     memory.SECTION: ("Memory of seed modules; ratio to what the live ones need", memory.run),
 }
+PLAIN_WIDTH = 140
+"""Columns of tables that go to a file or a pipe."""
+
 TITLES = {name: title for name, (title, _) in SECTIONS.items()}
 
 
@@ -55,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="folder for results.json and for the tables of its README.md; benchmarks/ for a full run, else nowhere",
+        help="folder for results.json and for the tables of its README.md, in which sections that are not run stay as "
+        "they are; benchmarks/ for a full run, else nowhere",
     )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.sections if name not in SECTIONS]
@@ -72,11 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(__file__).parent
     scale = replace(QUICK if options.quick else FULL, clock=CLOCKS[options.clock])
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as a run does, for every contender
     _run(chosen, scale, machine(options.clock), folder)
 
 
 def _run(chosen: Sequence[str], scale: Scale, origin: dict[str, Any], folder: Path | None) -> None:
     console, records = Console(), []
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
     for name in chosen:
         title, measure = SECTIONS[name]
         found = measure(scale)

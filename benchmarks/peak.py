@@ -18,6 +18,7 @@ from benchmarks.epochs import Epoch, Growing, each, germinate, stage_of
 from benchmarks.records import Record
 from benchmarks.scale import FULL, Scale
 from benchmarks.settings import Setting, colour, digits
+from esper.devices import keep_freed_memory
 
 SECTION = "peak"
 BARE = "bare host"
@@ -82,6 +83,7 @@ def _forget_peak() -> None:
 def main(kind: str, implementation: str, growth: str, num_envs: str) -> None:
     """Print how many bytes the peak rises while hosts are made and trained for one epoch."""
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a run does
     setting = digits(FULL.preset) if kind == "digits" else colour(FULL.image_size, FULL.image_batch)
     _forget_peak()
     before = _peak()

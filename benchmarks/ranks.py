@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.records import Record
 from benchmarks.scale import Scale
-from esper.config import compose
+from esper.config import Config, compose
 from esper.telemetry.records import read_jsonl
 
 SECTION = "ranks"
@@ -32,21 +32,28 @@ WORDS = (
 
 def run(scale: Scale) -> list[Record]:
     """Milliseconds per environment and epoch in iterations after the first, policy and update included."""
-    words = (
-        f"+preset={scale.preset}",
-        f"trainer.num_iterations={scale.rank_iterations}",
-        *scale.rank_overrides,
-        *WORDS,
-    )
-    config = compose(*words)
-    times: dict[str, list[float]] = {devices: [] for devices in DEVICES}
-    for number in range(scale.rank_rounds):
-        for devices in DEVICES if number % 2 else DEVICES[::-1]:
-            times[devices].append(_epoch_milliseconds(devices, words))
+    found = []
+    for num_envs, num_epochs in scale.rank_sizes:
+        words = (
+            f"+preset={scale.preset}",
+            f"trainer.num_envs={num_envs}",
+            f"trainer.num_iterations={scale.rank_iterations}",
+            f"env.num_epochs={num_epochs}",
+            *WORDS,
+        )
+        times: dict[str, list[float]] = {devices: [] for devices in DEVICES}
+        for number in range(scale.rank_rounds):
+            for devices in DEVICES if number % 2 else DEVICES[::-1]:
+                times[devices].append(_epoch_milliseconds(devices, words))
+        found += _records(times, compose(*words))
+    return found
+
+
+def _records(times: dict[str, list[float]], config: Config) -> list[Record]:
     return [
         Record(
             section=SECTION,
-            workload=f"{scale.preset}, {config.env.num_epochs} epochs",
+            workload=f"{config.env.num_epochs} epochs",
             hosts=config.trainer.num_envs,
             implementation=f"devices={devices}",
             median=median(own),

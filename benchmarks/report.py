@@ -37,24 +37,34 @@ def print_section(records: Sequence[Record], title: str, console: Console) -> No
 
 
 def save(folder: Path, records: Sequence[Record], machine: dict[str, Any], titles: dict[str, str]) -> None:
-    """Write ``results.json``, and the tables into the folder's ``README.md`` if it has the markers."""
-    document = {"machine": machine, "records": [asdict(record) for record in records]}
-    write_atomic(folder / "results.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
-    readme = folder / "README.md"
+    """Write ``results.json``, and the tables into the folder's ``README.md`` if it has the markers.
+
+    Sections that are not among the records stay as they are, each with the machine and the commit that it came from.
+    """
+    path, readme = folder / "results.json", folder / "README.md"
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"machines": {}, "records": []}
+    machines = kept["machines"] | {record.section: machine for record in records}
+    everything = [Record(**row) for row in kept["records"] if machines[row["section"]] is not machine] + list(records)
+    everything.sort(key=lambda record: list(titles).index(record.section))
+    machines = {section: machines[section] for section in titles if section in machines}
+    document = {"machines": machines, "records": [asdict(record) for record in everything]}
+    write_atomic(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
     text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
     if BEGIN in text and END in text:
         head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
-        write_atomic(readme, f"{head}{BEGIN}\n{markdown(records, machine, titles)}\n{END}{tail}")
+        write_atomic(readme, f"{head}{BEGIN}\n{markdown(everything, machines, titles)}\n{END}{tail}")
 
 
-def markdown(records: Sequence[Record], machine: dict[str, Any], titles: dict[str, str]) -> str:
-    """The machine and one table per section."""
-    parts = [_machine_line(machine)]
+def markdown(records: Sequence[Record], machines: dict[str, dict[str, Any]], titles: dict[str, str]) -> str:
+    """One table per section, and the machine that its numbers come from."""
+    parts = []
     for section, group in groupby(records, key=lambda record: record.section):
         rows = list(group)
         columns = _columns(rows)
         lines = [
             f"### {titles[section]}",
+            "",
+            _machine_line(machines[section]),
             "",
             f"| {' | '.join(columns)} |",
             "|---|---:|---|" + "---:|" * (len(columns) - 3),

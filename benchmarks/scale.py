@@ -25,7 +25,8 @@ class Scale:
         life: environments, timed rounds, and epochs of the section on one module's life.
         image_size, image_batch: side of a colour image, and how many of them are in a batch.
         peak: environments at once whose peak memory is measured.
-        rank_rounds, rank_iterations, rank_overrides: runs on each number of ranks, their iterations and other words.
+        rank_rounds, rank_iterations: runs on each number of ranks, and their iterations.
+        rank_sizes: environments in all and epochs of an episode.
         overrides: of the whole iteration.
         clock: seconds so far.
     """
@@ -43,7 +44,7 @@ class Scale:
     peak: tuple[int, ...]
     rank_rounds: int
     rank_iterations: int
-    rank_overrides: tuple[str, ...] = ()
+    rank_sizes: tuple[tuple[int, int], ...]
     overrides: tuple[str, ...] = ()
     clock: Clock = perf_counter
 
@@ -63,7 +64,7 @@ FULL = Scale(
     peak=(4, 16),
     rank_rounds=5,
     rank_iterations=3,
-    rank_overrides=("env.num_epochs=10",),
+    rank_sizes=((24, 10), (96, 4)),
     overrides=("instances.num_train=32",),
 )
 QUICK = Scale(
@@ -80,6 +81,7 @@ QUICK = Scale(
     peak=(1,),
     rank_rounds=1,
     rank_iterations=2,
+    rank_sizes=((4, 4),),
 )
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
+
+# From malloc.h: blocks up to 32 MB, the most that glibc takes, come from the heap, whose end is never given back.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+MALLOC_OPTIONS = (M_MMAP_THRESHOLD, 32 << 20), (M_TRIM_THRESHOLD, 2**31 - 1)
 
 CHOICES = "auto, cpu, the index of a CUDA device, or a list such as [0,1] or [cpu,cpu]"
 
@@ -96,6 +102,21 @@ def num_cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep what tensors on the CPU free for the next ones, where its C library is glibc.
+
+    By default glibc hands large blocks back to the system and asks for them again, page by page, at every layer of
+    every step: with 32x32 hosts that was 6 to 10 % of the time.
+
+    Returns:
+        Whether it was done.
+    """
+    library = ctypes.CDLL(None)
+    if platform.libc_ver()[0] != "glibc" or not hasattr(library, "mallopt"):
+        return False
+    return all(library.mallopt(option, value) for option, value in MALLOC_OPTIONS)
 
 
 def spread(count: int, num_ranks: int) -> Sequence[range]:

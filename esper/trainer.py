@@ -19,7 +19,7 @@ from esper.config import summary, to_plain, to_yaml
 from esper.config.cli import refused
 from esper.config.learning import Twin
 from esper.config.root import Config
-from esper.devices import intra_op_threads
+from esper.devices import intra_op_threads, keep_freed_memory
 from esper.envs.growth import GrowthEnv
 from esper.envs.twins import TwinCache
 from esper.members import Member, describe
@@ -55,6 +55,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
     """
     began = perf_counter()
     torch.set_num_threads(intra_op_threads(config.num_threads, ranks.local_size))
+    keep_freed_memory()
     with refused():
         laboratory = build_laboratory(config, ranks)
     config = laboratory.config  # with the mapping that was chosen

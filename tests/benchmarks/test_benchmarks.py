@@ -32,7 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_quick_run_leaves_well_formed_records_of_every_section(folder: Path) -> None:
     document = json.loads((folder / "results.json").read_text())
     records = document["records"]
-    assert set(document["machine"]) == MACHINE
+    assert set(document["machines"]) == set(SECTIONS)
+    assert all(set(machine) == MACHINE for machine in document["machines"].values())
     assert {record["section"] for record in records} == set(SECTIONS)
     for record in records:
         assert set(record) == FIELDS
@@ -70,6 +71,18 @@ def test_the_readme_gets_one_table_line_per_record_and_keeps_its_own_words(folde
     records = json.loads((folder / "results.json").read_text())["records"]
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| workload")]
     assert len(rows) == len(records)
+
+
+def test_sections_that_were_not_run_stay_as_they_are(folder: Path, tmp_path: Path) -> None:
+    before = json.loads((folder / "results.json").read_text())
+    (tmp_path / "results.json").write_text(json.dumps(before))
+    main(["--quick", "memory", "--out", str(tmp_path)])
+    after = json.loads((tmp_path / "results.json").read_text())
+    assert list(after["machines"]) == list(SECTIONS)
+    for section in SECTIONS:
+        rows = [[r for r in results["records"] if r["section"] == section] for results in (before, after)]
+        assert rows[0] == rows[1], "memory comes out the same, the others were not touched"
+        assert section == "memory" or before["machines"][section] == after["machines"][section]
 
 
 def test_a_trial_does_not_replace_kept_results(capsys: pytest.CaptureFixture[str]) -> None:

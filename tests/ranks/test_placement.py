@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -74,6 +77,35 @@ def test_shares_are_even_consecutive_and_complete(count: int, num_ranks: int) ->
     assert len(sizes) == num_ranks
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True)
+
+
+FAULTS = """
+import resource, torch
+from esper.devices import keep_freed_memory
+done = keep_freed_memory() if {kept} else True
+def work():
+    for _ in range(20):
+        features = [torch.empty(4 << 20, dtype=torch.uint8).fill_(1) for _ in range(8)]
+        del features
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work()
+print(int(done), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
+def test_freed_memory_is_taken_again_without_asking_the_system() -> None:
+    """A page that comes from the system faults on its first touch."""
+    faults = {}
+    for kept in (True, False):
+        command = [sys.executable, "-c", FAULTS.format(kept=kept)]
+        done, faults[kept] = map(
+            int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        )
+        assert done
+    assert faults[True] < 100
+    assert faults[False] > 1000, "there was nothing to win"
 
 
 def test_threads_of_all_ranks_together_fit_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
