@@ -37,7 +37,7 @@ format: setup  ## Fix style and formatting
 type: setup  ## Check types
 	$(BIN)/python -m mypy
 
-bench: setup  ## Time the control plane beside a bare host's training step
+bench: setup  ## Time and memory beside plain PyTorch: make bench ARGS="ranks"
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:  ## Remove caches and build products (keeps outputs/, multirun/ and .venv)

@@ -47,12 +47,13 @@ class Outcome:
     @classmethod
     def merged(cls, parts: Sequence[Outcome]) -> Outcome:
         """All ranks' shares of the held-out hosts together."""
-        keeping = [part for part in parts if any(episode.num_fossilized for episode in part.episodes)]
+        whole = [part for part in parts if not all(episode.crashed for episode in part.episodes)]
+        keeping = [part for part in whole if any(e.num_fossilized and not e.crashed for e in part.episodes)]
         return cls(
             name=parts[0].name,
             episodes=tuple(episode for part in parts for episode in part.episodes),
             ops=OpCounts.merged([part.ops for part in parts]),
-            timeline=(keeping or parts)[0].timeline,
+            timeline=(keeping or whole or list(parts))[0].timeline,
         )
 
     def returns(self) -> Tensor:

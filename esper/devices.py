@@ -113,9 +113,9 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether it was done.
     """
-    library = ctypes.CDLL(None)
-    if platform.libc_ver()[0] != "glibc" or not hasattr(library, "mallopt"):
+    if platform.libc_ver()[0] != "glibc":
         return False
+    library = ctypes.CDLL(None)
     return all(library.mallopt(option, value) for option, value in MALLOC_OPTIONS)
 
 

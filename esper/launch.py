@@ -64,8 +64,9 @@ def run_rank(config: Config, run_dir: Path, placement: Placement) -> None:
 def _run_ranks(config: Config, run_dir: Path, devices: Sequence[str]) -> None:
     folder = RunFolder(run_dir)
     with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, _termination_as_exit():
-        children = [_start(config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices))]
+        children: list[subprocess.Popen[str]] = []
         try:
+            children.extend(_start(config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices)))
             codes = _watch(children)
         except BaseException as error:
             _end(children, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
@@ -143,8 +144,8 @@ def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devic
     code = codes[rank]
     assert code is not None
     failure = _read_failure(_failure_file(scratch, rank))
-    if failure.get("usage"):
-        raise UsageError(failure["message"])
+    if failure.get("refused"):
+        raise (UsageError if failure["refused"] == UsageError.__name__ else RunError)(failure["message"])
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     what = f"failed ({failure['message']})" if failure else how
     message = f"rank {rank} on {devices[rank]} {what}"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from esper.build import Laboratory
+from esper.population import Population
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class Member:
         device, device_name: where its hosts and its copy of the policy are.
         environments: the first and the last one.
         num_threads: of tensor operations.
+        hosts_on: device of the parameters of its hosts, ``None`` before there are any.
         peak_gpu_bytes: most memory that tensors took on its GPU so far; ``None`` on a CPU.
     """
 
@@ -29,6 +31,7 @@ class Member:
     device_name: str
     environments: tuple[int, int]
     num_threads: int
+    hosts_on: str | None
     peak_gpu_bytes: int | None
 
     def __str__(self) -> str:
@@ -41,7 +44,7 @@ class Member:
         return asdict(self)
 
 
-def describe(laboratory: Laboratory) -> list[Member]:
+def describe(laboratory: Laboratory, population: Population | None = None) -> list[Member]:
     """All ranks of the run, in order, on each of them."""
     device, ranks = laboratory.device, laboratory.ranks
     share = laboratory.share(laboratory.config.trainer.num_envs)
@@ -53,6 +56,7 @@ def describe(laboratory: Laboratory) -> list[Member]:
         device_name=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
         environments=(share.start, share.stop - 1),
         num_threads=torch.get_num_threads(),
+        hosts_on=None if population is None else str(population.hosts.values.device),
         peak_gpu_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,
     )
     return ranks.all_gather(member)

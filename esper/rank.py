@@ -41,7 +41,7 @@ def main() -> None:
 def _record(path: Path, error: BaseException) -> None:
     record: dict[str, Any] = {
         "message": str(error) or type(error).__name__,
-        "usage": isinstance(error, UsageError | RunFolderError),
+        "refused": type(error).__name__ if isinstance(error, UsageError | RunFolderError) else None,
         "traceback": traceback.format_exc(),
     }
     write_atomic(path, json.dumps(record))

@@ -17,14 +17,18 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=2)
 """Longest wait for the slowest rank: an iteration of big hosts takes long. A rank that dies is noticed at once."""
 
-SLURM_PORTS = 20_000, 20_000
-"""First port and number of ports among which a Slurm job's id picks one."""
+MEETING_TIMEOUT = timedelta(minutes=5)
+"""Longest wait for all ranks to appear: one that refused to start never will."""
+
+SLURM_PORTS = 20_000, 12_000
+"""First port and number of ports, among which a Slurm step's ids pick one: below those that systems give away."""
 
 
 class PeerLost(RuntimeError):
@@ -61,6 +65,7 @@ def outside_placement(environ: Mapping[str, str] = os.environ) -> Placement | No
     # Only steps have these; the script of a batch job, which starts its ranks itself, has SLURM_NTASKS alone.
     if int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and "SLURM_PROCID" in environ:
         first, count = SLURM_PORTS
+        step = 31 * int(environ.get("SLURM_JOB_ID", "0")) + int(environ.get("SLURM_STEP_ID", "0"))
         nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "localhost"
         tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ["SLURM_STEP_NUM_TASKS"]
         return Placement(
@@ -68,7 +73,7 @@ def outside_placement(environ: Mapping[str, str] = os.environ) -> Placement | No
             size=int(environ["SLURM_STEP_NUM_TASKS"]),
             local_rank=int(environ.get("SLURM_LOCALID", "0")),
             local_size=_tasks_of_node(tasks, int(environ.get("SLURM_NODEID", "0"))),
-            rendezvous=f"tcp://{_first_node(nodes)}:{first + int(environ.get('SLURM_JOB_ID', '0')) % count}",
+            rendezvous=f"tcp://{_first_node(nodes)}:{first + step % count}",
         )
     return None
 
@@ -156,13 +161,10 @@ def connected(placement: Placement) -> Iterator[Ranks]:
     """Meet the other ranks; part from them at the end."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     with _peers():
-        dist.init_process_group(
-            backend,
-            init_method=placement.rendezvous,
-            rank=placement.rank,
-            world_size=placement.size,
-            timeout=TIMEOUT,
-        )
+        meeting = rendezvous(placement.rendezvous, placement.rank, placement.size, timeout=MEETING_TIMEOUT)
+        store, rank, size = next(meeting)
+        store.set_timeout(MEETING_TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     yield Ranks(
         rank=placement.rank,
         size=placement.size,

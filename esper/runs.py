@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from esper.ranks import PeerLost
 from esper.telemetry.records import json_safe
 
 PACKAGES = ("esper", "torch", "numpy", "hydra-core", "omegaconf", "scikit-learn", "matplotlib", "rich")
@@ -148,6 +149,14 @@ class RunFolder:
         }
         write_atomic(self.status_file, _pretty(record))
 
+    @property
+    def failed_on(self) -> int | None:
+        """The rank that the status says has failed, ``None`` if it says anything else."""
+        if not self.status_file.exists():
+            return None
+        status = json.loads(self.status_file.read_text(encoding="utf-8"))
+        return status.get("rank") if status["state"] == RunState.FAILED else None
+
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write ``result.json`` atomically; NaN and infinities become ``null``."""
         write_atomic(self.result, _pretty(result))
@@ -158,20 +167,29 @@ def _pretty(record: Mapping[str, object]) -> str:
 
 
 @contextlib.contextmanager
-def run_status(folder: RunFolder) -> Iterator[RunFolder]:
-    """Keep ``status.json`` right around a run: running, then finished, failed with a traceback, or preempted."""
-    folder.status(RunState.RUNNING)
+def run_status(folder: RunFolder, rank: int = 0) -> Iterator[RunFolder]:
+    """Keep ``status.json`` right around a run: running, then finished, failed with a traceback, or preempted.
+
+    Later ranks only report that they failed; a rank that lost another one leaves that one's report as it is.
+    """
+    if rank == 0:
+        folder.status(RunState.RUNNING)
     try:
         yield folder
     except BaseException as error:
         state = final_state(error)
-        extra = {"traceback": traceback.format_exc()} if state is RunState.FAILED else {}
+        if (rank > 0 and state is not RunState.FAILED) or (
+            isinstance(error, PeerLost) and folder.failed_on is not None
+        ):
+            raise
+        extra = {"rank": rank, "traceback": traceback.format_exc()} if state is RunState.FAILED else {}
         try:
             folder.status(state, **extra)
         except OSError as unwritten:  # the first error is the one to report
             error.add_note(f"status.json could not be written either ({unwritten})")
         raise
-    folder.status(RunState.FINISHED)
+    if rank == 0:
+        folder.status(RunState.FINISHED)
 
 
 def environment_info(device: str = "cpu") -> dict[str, Any]:

@@ -73,6 +73,7 @@ class IterationTally:
         stages: ``int64 [10]``, slots by stage, summed over steps.
         components: reward components summed over environments and steps.
         episodes: that ended, in the order of environments within a step.
+        skipped_steps, non_finite: see :class:`esper.envs.growth.GrowthEnv`, of this iteration.
         never_accuracies: final val accuracy of the never-grown twin of each of them; empty without twins.
     """
 
@@ -82,6 +83,8 @@ class IterationTally:
     components: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[EpisodeRecord] = field(default_factory=list)
     never_accuracies: list[float] = field(default_factory=list)
+    skipped_steps: int = 0
+    non_finite: int = 0
 
     @classmethod
     def merged(cls, parts: Sequence[IterationTally]) -> IterationTally:
@@ -97,6 +100,8 @@ class IterationTally:
             components=components,
             episodes=[episode for part in parts for episode in part.episodes],
             never_accuracies=[accuracy for part in parts for accuracy in part.never_accuracies],
+            skipped_steps=sum(part.skipped_steps for part in parts),
+            non_finite=sum(part.non_finite for part in parts),
         )
 
     def add(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
@@ -126,6 +131,8 @@ class IterationTally:
             metrics[f"charts/{name}_sem"] = None if mean is None else mean.sem
         metrics["charts/num_episodes"] = len(episodes)
         metrics["charts/num_crashed"] = sum(episode.crashed for episode in episodes)
+        metrics["charts/skipped_host_steps"] = self.skipped_steps
+        metrics["charts/non_finite_gradients"] = self.non_finite
         metrics["charts/never_val_accuracy"] = _mean(self.never_accuracies)
         for family in self.families:
             returns = [episode.episode_return for episode in episodes if episode.instance.family == family]

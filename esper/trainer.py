@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -64,7 +63,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
     if ranks.is_first:
         _announce(laboratory, folder, members)
     events = None if ranks.is_first else EventBuffer()
-    with run_status(folder) if ranks.is_first else nullcontext():
+    with run_status(folder, ranks.rank):
         with TelemetryHub(_loggers(config, folder) if events is None else [events], config.telemetry.level) as hub:
             trainer = Trainer(laboratory, folder, hub, events)
             trainer.run()
@@ -76,7 +75,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
                 lambda name, done, total: hub.stage(f"held-out hosts, {name}", done, total),
             )
         # Still part of the run: what it leaves behind must be there before it counts as finished.
-        members = describe(laboratory)
+        members = describe(laboratory, trainer.env.population)
         if ranks.is_first:
             closing_report(laboratory, folder, outcomes, members, wall_seconds=perf_counter() - began)
 
@@ -218,11 +217,11 @@ class Trainer:
             update=perf_counter() - collected,
         )
         steps = self.config.trainer.num_envs * self.buffer.num_steps
+        recorder.tally.skipped_steps = self.env.skipped_steps - skipped
+        recorder.tally.non_finite = self.env.non_finite - non_finite
         tally = IterationTally.merged(self.ranks.all_gather(recorder.tally))
         metrics = tally.metrics() | result.metrics | timing.metrics(steps)
         metrics |= {"charts/env_epochs": iteration * steps, "charts/ent_coef": ent_coef, "charts/learning_rate": lr}
-        metrics["charts/skipped_host_steps"] = self.env.skipped_steps - skipped
-        metrics["charts/non_finite_gradients"] = self.env.non_finite - non_finite
         self._report(iteration, result, metrics)
         return metrics
 

@@ -262,7 +262,7 @@ class GrowthEnv:
             ended & bool(self.settings.shapley_permutations),
             num_permutations=self.settings.shapley_permutations,
             max_configurations=limit,
-            stream=lambda env: generator("shapley", self._run_seed, env, self._episodes[env]),
+            stream=lambda env: generator("shapley", self._run_seed, self.first + env, self._episodes[env]),
         )
         valuation = valuate(
             self.population,

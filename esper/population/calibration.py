@@ -7,16 +7,17 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import esper
-from esper.blueprints import blueprint_ids
+from esper.blueprints import blueprint_ids, build_blueprint
 from esper.population.contest import Timings, Workload, hold_contest
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
@@ -120,8 +121,8 @@ def describe(workload: Workload) -> dict[str, object]:
         "parameters": [list(shape) for shape in layout.shapes],
         "slots": list(workload.slot_ids),
         "blueprints": [
-            [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
-            for fits in workload.compatible.tolist()
+            [_structure(build_blueprint(workload.host.family, name, channels)) for name in names]
+            for channels, names in _offered(workload)
         ],
         "input": list(workload.images.shape[1:]),
         "batch_size": workload.batch_size,
@@ -131,6 +132,18 @@ def describe(workload: Workload) -> dict[str, object]:
         "incubation": workload.incubation,
         "autocast": str(workload.autocast_dtype),
     }
+
+
+def _offered(workload: Workload) -> Iterator[tuple[int, list[str]]]:
+    """Channels at each slot, and the blueprints that may germinate there."""
+    channels = {place.slot_id: place.channels for place in workload.host.places}
+    for slot_id, fits in zip(workload.slot_ids, workload.compatible.tolist(), strict=True):
+        yield channels[slot_id], [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+
+
+def _structure(module: nn.Module) -> list[object]:
+    """What a module is made of: a user's blueprint may change under its name."""
+    return [repr(module), [list(parameter.shape) for parameter in module.parameters()]]
 
 
 def _processor() -> str:
@@ -148,10 +161,12 @@ def _esper_version() -> str | None:
 
 
 def _code_digest() -> str:
-    """Of the code that is timed: an edited mapping must not be judged by what it was."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted((Path(esper.__file__).parent / "population").rglob("*.py")):
-        digest.update(path.read_bytes())
+    """Of the code that is timed: an edited mapping or layer must not be judged by what it was."""
+    digest, package = hashlib.blake2b(digest_size=8), Path(esper.__file__).parent
+    for part in ("population", "blueprints", "hosts"):
+        for path in sorted((package / part).rglob("*.py")):
+            digest.update(path.read_bytes())
+    digest.update((package / "blending.py").read_bytes())
     return digest.hexdigest()
 
 

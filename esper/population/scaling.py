@@ -169,12 +169,9 @@ class GradientNorms:
         sums = (total.nan_to_num(nan=torch.inf, posinf=torch.inf) for total in self._sums)
         return [total / count for total, count in zip(sums, self._counts, strict=True)]
 
-    def num_skipped(self) -> int:
-        """Steps that loss scaling skipped, over all owners."""
-        if self._scaling is None:
-            return 0
-        counts = torch.cat(self._counts)
-        return int((self._num_steps - counts).sum())
+    def num_skipped(self) -> Tensor:
+        """Steps that loss scaling skipped, over all owners, ``[1]``: to be read together with the rest."""
+        return (self._num_steps - torch.cat(self._counts)).sum(0, keepdim=True)
 
 
 def next_scales(scale: Tensor, finite_steps: Tensor, overflowed: Tensor) -> tuple[Tensor, Tensor]:

@@ -236,12 +236,12 @@ def train_epoch(
         loss_sum += result.loss
     if probes is not None and scaling is not None:
         probes = probes.masked_fill(gradient_norms.last_skipped[0][:, None, None], torch.nan)
-    loss, *means = _read([loss_sum / num_steps, *gradient_norms.means()])
+    loss, skipped, *means = _read([loss_sum / num_steps, gradient_norms.num_skipped(), *gradient_norms.means()])
     return EpochStats(
         loss=loss,
         host_norm=means[0],
         module_norm=_by_slot(population, means[1 : 1 + len(population.modules)]),
-        skipped_steps=gradient_norms.num_skipped(),
+        skipped_steps=int(skipped),
         probes=None if probes is None else probes.cpu(),
     )
 

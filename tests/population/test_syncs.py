@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import NEEDS_FP16
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -69,14 +70,16 @@ def counted_reads() -> Iterator[Counter[str]]:
         yield counts
 
 
-def growing(mapping: str, device: str = "cpu") -> tuple[Population, GrowthStage]:
+def growing(
+    mapping: str, device: str = "cpu", autocast_dtype: torch.dtype | None = None
+) -> tuple[Population, GrowthStage]:
     """Modules of several blueprints and all blends, developing, isolated and blended, in every mix of slots."""
     sites = [
         (env, slot, CNN_BLUEPRINTS[(env + 2 * slot) % len(CNN_BLUEPRINTS)], BlendAlgorithm((env + slot) % 3))
         for env in range(NUM_ENVS)
         for slot in range(3)
     ]
-    population = populate(mapping, range(NUM_ENVS), sites, device=device)
+    population = populate(mapping, range(NUM_ENVS), sites, device=device, autocast_dtype=autocast_dtype)
     stage = nothing(NUM_ENVS)
     stage.developing[0] = True
     stage.developing[1, 0] = True
@@ -102,12 +105,15 @@ def train(population: Population, stage: GrowthStage, incubation: str, num_steps
     )
 
 
+@pytest.mark.parametrize("autocast_dtype", [None, pytest.param(torch.float16, marks=NEEDS_FP16)], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("incubation", INCUBATIONS)
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_steps_read_nothing_back_and_the_epoch_does_so_twice(mapping: str, incubation: str) -> None:
+def test_steps_read_nothing_back_and_the_epoch_does_so_twice(
+    mapping: str, incubation: str, autocast_dtype: torch.dtype | None
+) -> None:
     counts = []
     for num_steps in (1, 4):
-        population, stage = growing(mapping)
+        population, stage = growing(mapping, autocast_dtype=autocast_dtype)
         with counted_reads() as reads:
             train(population, stage, incubation, num_steps)
         counts.append(reads)
@@ -124,28 +130,31 @@ def test_a_read_would_be_counted() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("autocast_dtype", [None, torch.float16], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("incubation", INCUBATIONS)
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_no_step_waits_for_a_gpu(mapping: str, incubation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    population, stage = growing(mapping, "cuda")
+def test_no_step_waits_for_a_gpu(
+    mapping: str, incubation: str, autocast_dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first step to the reading of results at the end: gradients, optimizer, norms and scales included."""
+    population, stage = growing(mapping, "cuda", autocast_dtype)
     train(population, stage, incubation, 1)  # what is made once, such as the constants of a mapping, may wait
-
-    @contextmanager
-    def forbidden() -> Iterator[None]:
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    take_step = training.take_step
+    take_step, read = training.take_step, training._read
     steps = []
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def forbidden(*args: Any, **kwargs: Any) -> Any:
         steps.append(1)
-        with forbidden():
-            return take_step(*args, **kwargs)
+        torch.cuda.set_sync_debug_mode("error")
+        return take_step(*args, **kwargs)
 
-    monkeypatch.setattr(training, "take_step", watched)
-    train(population, stage, incubation, 3)
+    def allowed(*args: Any, **kwargs: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("default")
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(training, "take_step", forbidden)
+    monkeypatch.setattr(training, "_read", allowed)
+    try:
+        train(population, stage, incubation, 3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
     assert len(steps) == 3

@@ -145,7 +145,11 @@ def together() -> list[dict[str, Any]]:
             subprocess.Popen([sys.executable, __file__, folder, str(rank)], stdout=subprocess.DEVNULL)
             for rank in (0, 1)
         ]
-        codes = [rank.wait(timeout=120) for rank in ranks]
+        try:
+            codes = [rank.wait(timeout=120) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
         assert codes == [0, 0]
         return [pickle.loads((Path(folder) / f"{rank}.pickle").read_bytes()) for rank in (0, 1)]
 

@@ -102,6 +102,7 @@ def test_ranks_share_one_folder_and_say_who_holds_what(finished: tuple[Path, str
     members = read(run_dir / "result.json")["ranks"]
     assert [member["environments"] for member in members] == [[0, 2], [3, 4]]
     assert [member["device"] for member in members] == ["cpu", "cpu"]
+    assert [member["hosts_on"] for member in members] == ["cpu", "cpu"]
 
 
 def test_metrics_and_events_are_those_of_all_environments(finished: tuple[Path, str]) -> None:
@@ -228,6 +229,18 @@ def test_torchrun_starts_the_ranks_of_one_run(tmp_path: Path) -> None:
     assert [member["environments"] for member in members] == [[0, 1], [2, 3]]
 
 
+def test_under_torchrun_the_status_names_the_rank_that_failed_first(tmp_path: Path) -> None:
+    (tmp_path / "faulty_plugin.py").write_text(FAULTY)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = ["-m", "esper.train", *SMOKE, "devices=auto", "name=joined", "plugins=[faulty_plugin]"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    assert run([*torchrun, *words], cwd=tmp_path, env=os.environ | hidden).returncode != 0
+    status = read(tmp_path / "outputs" / "joined" / "status.json")
+    assert (status["state"], status["rank"]) == ("failed", 1)
+    assert "the sky fell" in status["traceback"]
+
+
 def test_a_sweep_under_a_launcher_is_refused(tmp_path: Path) -> None:
     placed = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     words = [sys.executable, "-m", "esper.train", "-m", *SMOKE, "seed=0,1"]
@@ -250,12 +263,13 @@ def test_jobs_of_a_sweep_may_have_ranks_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_two_gpus_both_hold_hosts(tmp_path: Path) -> None:
-    """Needs no data from outside; memory on a GPU means that hosts were there."""
+    """Needs no data from outside."""
     run_dir = tmp_path / "run"
     done = run(command(run_dir, "devices=[0,1]", *SMOKE))
     assert done.returncode == 0, done.stderr
     members = read(run_dir / "result.json")["ranks"]
     assert [member["device"] for member in members] == ["cuda:0", "cuda:1"]
     assert [member["environments"] for member in members] == [[0, 1], [2, 3]]
+    assert [member["hosts_on"] for member in members] == ["cuda:0", "cuda:1"]
     assert all(member["peak_gpu_bytes"] > 0 for member in members)
     assert [e["return"] for e in read(run_dir / "result.json")["episodes"]["never"]] == [0.0] * 4
