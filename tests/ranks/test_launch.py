@@ -108,7 +108,7 @@ def test_ranks_share_one_folder_and_say_who_holds_what(finished: tuple[Path, str
 def test_metrics_and_events_are_those_of_all_environments(finished: tuple[Path, str]) -> None:
     run_dir, _ = finished
     records = read_jsonl(run_dir / "metrics.jsonl")
-    num_epochs = 5
+    num_epochs = 8
     assert [record["charts/env_epochs"] for record in records] == [5 * num_epochs, 10 * num_epochs]
     for record in records:
         assert record["charts/num_episodes"] == 5
@@ -129,7 +129,7 @@ def test_every_held_out_host_is_in_the_table_once_and_never_earns_nothing(finish
 
 def test_the_checkpoint_took_in_every_ranks_observations(finished: tuple[Path, str]) -> None:
     record = load_checkpoint(finished[0] / "checkpoints" / "last.pt")
-    assert float(record["normaliser"]["count"]) == 2 * 5 * 5
+    assert float(record["normaliser"]["count"]) == 2 * 5 * 8
 
 
 def test_the_same_ranks_repeat_the_same_run(finished: tuple[Path, str], tmp_path: Path) -> None:
