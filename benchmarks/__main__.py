@@ -71,6 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.clock == "cpu" and options.threads > 1:
         parser.error("--clock cpu adds the threads' times up: leave --threads at 1")
     chosen = [name for name in SECTIONS if not options.sections or name in options.sections]
+    if options.clock == "cpu" and ranks.SECTION in chosen:
+        parser.error(
+            f"section {ranks.SECTION} is of several processes: --clock cpu takes other sections, named one by one"
+        )
     folder = options.out
     # What is kept beside the code is complete and meant: a trial must not replace it.
     if folder is None and chosen == list(SECTIONS) and not options.quick:

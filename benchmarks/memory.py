@@ -6,7 +6,7 @@ Axis legend: E = environments, S = slots.
 from __future__ import annotations
 
 from benchmarks.hosts import Growth, grown_population
-from benchmarks.records import Record
+from benchmarks.records import Record, bytes_held
 from benchmarks.scale import Scale, laboratory
 from esper.actions import BlendAlgorithm
 from esper.population import Population
@@ -44,17 +44,8 @@ def _record(population: Population, event: str) -> Record:
     owners = int(live.sum()) + int(gates.sum())
     needed = ITEM_BYTES * (NUMBERS_PER_PARAMETER * int(population.num_parameters().sum()) + owners)
     held = module_bytes(population)
-    return Record(
-        section=SECTION,
-        workload=f"{int(live.sum())} live modules",
-        hosts=population.num_envs,
-        implementation=event,
-        median=held,
-        p95=held,
-        ratio=held / needed if needed else None,
-        unit="bytes",
-        rounds=1,
-    )
+    workload = f"{int(live.sum())} live modules"
+    return bytes_held(SECTION, workload, population.num_envs, event, held, needed)
 
 
 def module_bytes(population: Population) -> int:

@@ -1,6 +1,6 @@
 """Peak memory of hosts in training, each measured in a process of its own.
 
-``python -m benchmarks.peak digits matmul "no modules" 16`` prints one number.
+``python -m benchmarks.peak digits matmul "no modules" 16 1`` prints one number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.bare import BareTraining, bare_network
 from benchmarks.epochs import Epoch, Growing, each, germinate, stage_of
-from benchmarks.records import Record
+from benchmarks.records import Record, bytes_held
 from benchmarks.scale import FULL, Scale
 from benchmarks.settings import Setting, colour, digits
 from esper.devices import keep_freed_memory
@@ -35,25 +35,24 @@ def run(scale: Scale) -> list[Record]:
             floor = _measure(kind, BARE, NO_MODULES, num_envs)
             rows = [(NO_MODULES, BARE, floor)]
             rows += [(growth, f"Esper, {mapping}", _measure(kind, mapping, growth, num_envs)) for growth in SLOTS]
-            for growth, implementation, held in rows:
-                found.append(
-                    Record(
-                        section=SECTION,
-                        workload=f"{kind}: {growth}",
-                        hosts=num_envs,
-                        implementation=implementation,
-                        median=held,
-                        p95=held,
-                        ratio=held / floor if floor else None,
-                        unit="bytes",
-                        rounds=1,
-                    )
-                )
+            found += [
+                bytes_held(SECTION, f"{kind}: {growth}", num_envs, implementation, held, floor)
+                for growth, implementation, held in rows
+            ]
     return found
 
 
 def _measure(kind: str, implementation: str, growth: str, num_envs: int) -> int:
-    command = [sys.executable, "-m", "benchmarks.peak", kind, implementation, growth, str(num_envs)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.peak",
+        kind,
+        implementation,
+        growth,
+        str(num_envs),
+        str(torch.get_num_threads()),
+    ]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -80,9 +79,9 @@ def _forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def main(kind: str, implementation: str, growth: str, num_envs: str) -> None:
+def main(kind: str, implementation: str, growth: str, num_envs: str, num_threads: str) -> None:
     """Print how many bytes the peak rises while hosts are made and trained for one epoch."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(num_threads))
     keep_freed_memory()  # as a run does
     setting = digits(FULL.preset) if kind == "digits" else colour(FULL.image_size, FULL.image_batch)
     _forget_peak()

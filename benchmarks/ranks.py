@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+import torch
 
 from benchmarks.records import Record
 from benchmarks.scale import Scale
@@ -39,6 +40,7 @@ def run(scale: Scale) -> list[Record]:
             f"trainer.num_envs={num_envs}",
             f"trainer.num_iterations={scale.rank_iterations}",
             f"env.num_epochs={num_epochs}",
+            f"num_threads={torch.get_num_threads()}",
             *WORDS,
         )
         times: dict[str, list[float]] = {devices: [] for devices in DEVICES}

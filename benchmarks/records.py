@@ -44,6 +44,21 @@ class Record:
     samples: int | None = None
 
 
+def bytes_held(section: str, workload: str, hosts: int, implementation: str, held: int, compared: int) -> Record:
+    """A measurement of memory, made once; the ratio is to ``compared`` bytes, if there are any."""
+    return Record(
+        section=section,
+        workload=workload,
+        hosts=hosts,
+        implementation=implementation,
+        median=held,
+        p95=held,
+        ratio=held / compared if compared else None,
+        unit="bytes",
+        rounds=1,
+    )
+
+
 def machine(clock: str) -> dict[str, Any]:
     """Where, when and by which clock the numbers were made; ``load`` is what else ran, in busy cores."""
     info = environment_info()

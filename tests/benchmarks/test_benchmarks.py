@@ -100,3 +100,9 @@ def test_an_unknown_section_is_refused_in_one_line_with_the_choices(capsys: pyte
     message = capsys.readouterr().err.splitlines()[-1]
     assert "'hots'" in message
     assert all(section in message for section in SECTIONS)
+
+
+def test_a_clock_that_would_miss_most_of_the_work_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--quick", "--clock", "cpu"])
+    assert "section ranks" in capsys.readouterr().err
