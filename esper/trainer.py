@@ -105,7 +105,7 @@ def _evaluation_twins(laboratory: Laboratory, trainer: Trainer, hub: TelemetryHu
 
 @dataclass(frozen=True, slots=True)
 class _Timing:
-    """Seconds of one iteration, by what they went to."""
+    """Seconds of one iteration on this rank, by what they went to; an update includes waiting for the other ranks."""
 
     rollout: float
     hosts: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from esper.config.errors import UsageError
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
-from esper.config.store import compose, from_yaml, load, register, save_yaml, summary, to_plain, to_yaml
+from esper.config.store import compose, from_yaml, load, register, summary, to_plain, to_yaml
 
 register()
 
@@ -16,7 +16,6 @@ __all__ = [
     "compose",
     "from_yaml",
     "load",
-    "save_yaml",
     "summary",
     "to_plain",
     "to_yaml",

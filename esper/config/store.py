@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import time
 from enum import Enum
-from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose as hydra_compose
@@ -105,11 +104,6 @@ def to_yaml(config: Config) -> str:
 def from_yaml(text: str) -> Config:
     """The configuration that :func:`to_yaml` wrote."""
     return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(text))))
-
-
-def save_yaml(config: Config, path: Path) -> None:
-    """Write the effective configuration."""
-    path.write_text(to_yaml(config), encoding="utf-8")
 
 
 def summary(config: Config) -> str:

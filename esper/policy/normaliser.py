@@ -52,8 +52,7 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
 class Normaliser(nn.Module):
     """Shifts and scales continuous features to mean 0 and deviation 1 and clips them to +-5; others pass through.
 
-    The identity before the first update. Statistics change in :meth:`update` and :meth:`merge` only, and are the
-    state dict.
+    The identity before the first update. Statistics change in :meth:`merge` only, and are the state dict.
 
     Args:
         continuous: ``bool [D]``, features to normalise.
@@ -77,10 +76,6 @@ class Normaliser(nn.Module):
         deviation = (self.m2 / self.count.clamp(min=1) + EPSILON).sqrt()
         normalised = ((features.double() - self.mean) / deviation).clamp(-CLIP, CLIP)
         return torch.where(self.continuous & (self.count > 0), normalised, features.double()).float()
-
-    def update(self, features: Tensor) -> None:
-        """Take in raw features ``[..., D]``."""
-        self.merge(moments(features))
 
     def merge(self, new: Moments) -> None:
         """Take in the moments of a batch, for example those of each rank in rank order."""

@@ -60,24 +60,30 @@ class EpochStats:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """The pass of all hosts, and the one of developing modules (``None`` when there is none)."""
+    """The pass of all hosts, and the one of developing modules (``None`` when there is none).
+
+    ``incubated`` names the modules of the second pass, row by row: environments and slots, ``int64 [R]`` each.
+    """
 
     main: Plan
     incubation: Plan | None
+    incubated: tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Environments that are run together: which rows of everything they are, their plan, their owners.
-
-    ``incubated`` names the modules of its incubation pass: environments among all and slots, ``int64 [R]`` each.
-    """
+    """Environments that are run together: which rows of everything they are, their plan, their owners."""
 
     population: Population
     rows: slice
     plan: TrainingPlan
     stacks: list[Stack]
-    incubated: tuple[Tensor, Tensor]
+
+    @property
+    def incubated(self) -> tuple[Tensor, Tensor]:
+        """Modules of its incubation pass: environments among all and slots, ``int64 [R]`` each."""
+        environments, slots = self.plan.incubated
+        return self.rows.start + environments, slots
 
 
 def plan_training(population: Population, growth: GrowthStage, incubation: str) -> TrainingPlan:
@@ -98,10 +104,12 @@ def plan_training(population: Population, growth: GrowthStage, incubation: str) 
         flow[growth.developing] = int(Flow.STRAIGHT)
     start = torch.full_like(environments, FROM_INPUT)
     main = Rows(environments=environments, start=start, alpha=alpha, flow=flow)
-    auxiliary = _incubation_rows(growth) if incubation == "auxiliary" and growth.developing.any() else None
+    apart = growth.developing if incubation == "auxiliary" else torch.zeros_like(growth.developing)
+    auxiliary = _incubation_rows(growth, apart)
     return TrainingPlan(
-        _plan(population, main, directory),
-        None if auxiliary is None else _plan(population, auxiliary, directory),
+        main=_plan(population, main, directory),
+        incubation=_plan(population, auxiliary, directory) if apart.any() else None,
+        incubated=(auxiliary.environments, auxiliary.start),
     )
 
 
@@ -109,9 +117,9 @@ def _plan(population: Population, rows: Rows, directory: Directory) -> Plan:
     return build_plan(rows, directory, device=population.device, dtype=population.dtype)
 
 
-def _incubation_rows(growth: GrowthStage) -> Rows:
-    """One row per developing module: it stands at alpha 1 on the detached feature, all else is frozen."""
-    slots, environments = growth.developing.T.nonzero(as_tuple=True)
+def _incubation_rows(growth: GrowthStage, apart: Tensor) -> Rows:
+    """One row per module of ``apart [E, S]``: it stands at alpha 1 on the detached feature, all else is frozen."""
+    slots, environments = apart.T.nonzero(as_tuple=True)
     own = torch.arange(len(slots)), slots
     alpha = growth.alpha[environments]
     alpha[own] = 1.0
@@ -127,7 +135,7 @@ class StepResult:
     Attributes:
         loss: ``[E]`` of the hosts.
         incubation_loss: ``[R]`` of the developing modules' own pass.
-        gradients: by stack, unscaled.
+        gradients: by stack, times the factors of the losses that they come from, if there were any.
         arrived, arrived_gradients: features at the slots and their gradients, empty unless asked for.
     """
 
@@ -313,28 +321,20 @@ def _take(images: Tensor, index: Tensor) -> Tensor:
 
 
 def plan_parts(population: Population, growth: GrowthStage, incubation: str) -> list[Part]:
+    """What is run at once in every step of an epoch; arguments as for :func:`plan_training`."""
     parts, begin = [], 0
     for part in population.parts():
         rows = slice(begin, begin + part.num_envs)
         stage = GrowthStage(
             alpha=growth.alpha[rows], developing=growth.developing[rows], isolated=growth.isolated[rows]
         )
-        apart = stage.developing if incubation == "auxiliary" else torch.zeros_like(stage.developing)
-        slots, environments = apart.T.nonzero(as_tuple=True)  # the order of incubation's rows
-        parts.append(
-            Part(
-                population=part,
-                rows=rows,
-                plan=plan_training(part, stage, incubation),
-                stacks=part.stacks(),
-                incubated=(begin + environments, slots),
-            )
-        )
+        parts.append(Part(part, rows, plan_training(part, stage, incubation), part.stacks()))
         begin = rows.stop
     return parts
 
 
 def plan_scaling(population: Population, growth: GrowthStage, parts: Sequence[Part]) -> Scaling | None:
+    """Whose loss scale goes where during an epoch; ``None`` but under fp16."""
     if population.scales is None:
         return None
     stacks: list[tuple[list[int], int | None]] = [(population.hosts.environments, None)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.config import Config, UsageError, cli, save_yaml
+from esper.config import Config, UsageError, cli, to_yaml
 from esper.config.errors import RunError
 
 Outcome = tuple[int, str, list[tuple[Config, Path]]]
@@ -32,7 +32,7 @@ def esper(
         def task(config: Config, run_dir: Path) -> None:
             if fail and config.seed in fail:
                 raise fail[config.seed]
-            save_yaml(config, run_dir / "config.yaml")
+            (run_dir / "config.yaml").write_text(to_yaml(config))
             runs.append((config, run_dir))
 
         def check(config: Config) -> None:

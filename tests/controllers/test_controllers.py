@@ -23,6 +23,7 @@ from esper.controllers import (
 )
 from esper.lifecycle import GrowthRules, Stage
 from esper.policy import GrowthPolicy, Normaliser
+from esper.policy.normaliser import moments
 
 DIGITS = GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 
@@ -218,7 +219,7 @@ def test_the_learned_controller_is_frozen_and_reproducible(laboratory: Laborator
     with torch.no_grad():
         for network in policy.heads.networks.values():
             network[-1].weight.mul_(30.0)
-    normaliser.update(torch.randn(50, policy.num_features))
+    normaliser.merge(moments(torch.randn(50, policy.num_features)))
     before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (policy, normaliser)]
     runs = []
     for _ in range(2):

@@ -19,7 +19,7 @@ def batches() -> list[torch.Tensor]:
 def test_statistics_equal_numpys_over_all_batches() -> None:
     normaliser = Normaliser(CONTINUOUS)
     for batch in batches():
-        normaliser.update(batch)
+        normaliser.merge(moments(batch))
     everything = np.concatenate([batch.reshape(-1, 3).numpy().astype(np.float64) for batch in batches()])
     np.testing.assert_allclose(normaliser.mean.numpy(), everything.mean(0), rtol=1e-12)
     np.testing.assert_allclose((normaliser.m2 / normaliser.count).numpy(), everything.var(0), rtol=1e-9)
@@ -45,14 +45,14 @@ def test_identity_before_the_first_update() -> None:
 
 def test_continuous_features_are_clipped_and_others_are_not() -> None:
     normaliser = Normaliser(CONTINUOUS)
-    normaliser.update(torch.tensor([[-1.0, 7.0, 0.0], [1.0, 7.0, 0.0]]))
+    normaliser.merge(moments(torch.tensor([[-1.0, 7.0, 0.0], [1.0, 7.0, 0.0]])))
     result = normaliser(torch.tensor([[1e6, 6.0, 1e6], [0.5, 7.0, -1e6]]))
     assert result.tolist() == [[5.0, -5.0, 1e6], [pytest.approx(0.5), 0.0, -1e6]]
 
 
 def test_applying_never_changes_the_statistics() -> None:
     normaliser = Normaliser(CONTINUOUS)
-    normaliser.update(batches()[0])
+    normaliser.merge(moments(batches()[0]))
     before = {name: value.clone() for name, value in normaliser.state_dict().items()}
     normaliser(batches()[1])
     after = normaliser.state_dict()
@@ -62,6 +62,6 @@ def test_applying_never_changes_the_statistics() -> None:
 
 def test_the_state_dict_restores_the_same_function() -> None:
     normaliser, other = Normaliser(CONTINUOUS), Normaliser(CONTINUOUS)
-    normaliser.update(batches()[1])
+    normaliser.merge(moments(batches()[1]))
     other.load_state_dict(normaliser.state_dict())
     assert torch.equal(normaliser(batches()[0]), other(batches()[0]))

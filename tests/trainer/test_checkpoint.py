@@ -12,6 +12,7 @@ from helpers import small_laboratory
 from esper.build import Laboratory
 from esper.checkpoint import FORMAT, VERSION, CheckpointError, load_checkpoint, restore_policy, save_checkpoint
 from esper.policy import GrowthPolicy, Normaliser
+from esper.policy.normaliser import moments
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def trained(laboratory: Laboratory) -> tuple[GrowthPolicy, Normaliser, torch.opt
     for parameter in policy.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    normaliser.update(torch.randn(20, policy.num_features, generator=torch.Generator().manual_seed(0)))
+    normaliser.merge(moments(torch.randn(20, policy.num_features, generator=torch.Generator().manual_seed(0))))
     return policy, normaliser, optimizer
 
 

@@ -12,6 +12,7 @@ from esper.comparison import Outcome, compare, paired_difference, play
 from esper.controllers import Controller
 from esper.envs.records import EnvView
 from esper.envs.twins import TwinCache
+from esper.policy.normaliser import moments
 
 CONTROLLERS = ("learned", "heuristic", "schedule", "random", "never")
 
@@ -32,7 +33,7 @@ def twins(laboratory: Laboratory) -> TwinCache:
 def outcomes(laboratory: Laboratory, twins: TwinCache) -> dict[str, Outcome]:
     """All controllers, and a check that the policy and its normaliser are what they were."""
     policy, normaliser = laboratory.policy()
-    normaliser.update(torch.randn(20, policy.num_features, generator=torch.Generator().manual_seed(0)))
+    normaliser.merge(moments(torch.randn(20, policy.num_features, generator=torch.Generator().manual_seed(0))))
     before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (policy, normaliser)]
     found = compare(laboratory, policy, normaliser, twins, lambda name, done, total: None)
     for part, old in zip((policy, normaliser), before, strict=True):

@@ -16,6 +16,7 @@ from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
 from esper.envs.records import StepResult
 from esper.policy import GrowthPolicy, Hidden, Normaliser
+from esper.policy.normaliser import moments
 from esper.ppo import RolloutBuffer
 from esper.rollout import Carry, collect
 
@@ -64,7 +65,7 @@ def start(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, num_steps: in
         for network in policy.heads.networks.values():
             network[-1].weight.mul_(30.0)
     observation = env.reset()
-    normaliser.update(observation.features + torch.rand(observation.features.shape, generator=generator))
+    normaliser.merge(moments(observation.features + torch.rand(observation.features.shape, generator=generator)))
     buffer = RolloutBuffer(
         NUM_ENVS, num_steps, policy.num_features, policy.num_slots, policy.num_blueprints, policy.lstm_dim
     )
