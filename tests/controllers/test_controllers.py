@@ -239,7 +239,7 @@ def test_the_learned_controller_normalises_and_remembers() -> None:
     """What it does depends on the normaliser and on what it saw before."""
     policy, normaliser = new_policy(3)
     shifted = Normaliser(torch.ones(policy.num_features, dtype=torch.bool))
-    shifted.update(5 * torch.randn(100, policy.num_features, generator=torch.Generator().manual_seed(0)) + 1)
+    shifted.merge(moments(5 * torch.randn(100, policy.num_features, generator=torch.Generator().manual_seed(0)) + 1))
 
     def actions(norm: Normaliser, forget: bool) -> Tensor:
         learned = Learned(policy, norm, 4, generator=torch.Generator(), deterministic=True)
