@@ -6,6 +6,7 @@ Axis legend: E = environments, T = steps, n = environments of a minibatch, 8 = h
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -102,17 +103,14 @@ class _Sums:
     kl: Tensor
     outside: Tensor
     weighed: Tensor
-    choices: Tensor
-    steps: int
     joint: Tensor
 
     def numbers(self) -> Tensor:
-        """``float64 [9]``: everything that ranks add up before a step, a flag for a sum that is not finite last."""
-        losses = torch.stack([self.policy.detach(), self.value.detach(), self.entropy.detach()]).double()
-        counts = torch.stack([self.kl, self.outside.double(), self.weighed.double(), self.choices.double()])
-        steps = counts.new_full((1,), self.steps)
+        """``float32 [7]``: what decides on a step and is reported of it; last, whether a loss is not finite."""
+        losses = torch.stack([self.policy.detach(), self.value.detach(), self.entropy.detach()]).float()
+        others = torch.stack([self.kl.float(), self.outside.float(), self.weighed.float()])
         # The flag is apart, because 0 times a broken sum would not be 0.
-        return torch.cat([losses, counts, steps, (~losses.isfinite().all()).double()[None]])
+        return torch.cat([losses, others, (~losses.isfinite().all()).float()[None]])
 
 
 def ppo_update(
@@ -202,9 +200,13 @@ class _Learner:
 
     def passes(self, buffer: RolloutBuffer, advantages: Tensor, returns: Tensor, generator: torch.Generator) -> None:
         """All passes over the rollout, or those before the policy has moved too far."""
-        data, policy = buffer.data, self.policy
-        for epoch in range(self.settings.update_epochs):
-            for number, envs in enumerate(buffer.minibatches(self.settings.num_minibatches, generator)):
+        data, policy, settings = buffer.data, self.policy, self.settings
+        choice = data.num_legal_ops > 1
+        # Orders are drawn ahead, so that one exchange tells how many steps the minibatches have over all ranks.
+        orders = [buffer.minibatches(settings.num_minibatches, generator) for _ in range(settings.update_epochs)]
+        sizes = self.ranks.sum(_sizes(orders, choice)).tolist()
+        for epoch, order in enumerate(orders):
+            for number, envs in enumerate(order):
                 batch = data[envs]
                 evaluation = policy.evaluate(
                     batch.features, batch.blueprint_index, batch.masks, batch.actions, batch.hidden, batch.ends
@@ -214,28 +216,35 @@ class _Learner:
                 )
                 if explosion is not None:
                     self.explosions.append(explosion)
-                sums = _sums(evaluation, batch, advantages[envs], returns[envs], self.settings)
-                if not self._step(sums, evaluation, batch.num_legal_ops > 1):
+                sums = _sums(evaluation, batch, advantages[envs], returns[envs], settings)
+                if not self._step(sums, evaluation, choice[envs], *sizes[epoch][number]):
                     self.tally.early_stop_epoch = epoch
                     return
 
-    def _step(self, sums: _Sums, evaluation: Evaluation, choice: Tensor) -> bool:
-        """Take one optimizer step unless something forbids it; false when the update is to stop here."""
+    def _step(self, sums: _Sums, evaluation: Evaluation, choice: Tensor, steps: float, choices: float) -> bool:
+        """Take one optimizer step unless something forbids it; false when the update is to stop here.
+
+        ``steps`` and ``choices`` count the minibatch over all ranks: its steps, and those with a choice.
+        """
         settings, tally = self.settings, self.tally
-        # One exchange and one wait for the device for all that a decision needs.
-        policy, value, entropy, kl, outside, weighed, choices, steps, broken = self.ranks.sum(sums.numbers()).tolist()
+        choices = max(choices, 1.0)
+        # Local sums over global counts: the ranks' gradients add up to that of the whole minibatch.
+        loss = (sums.policy - self.ent_coef * sums.entropy) / choices + settings.vf_coef * sums.value / steps
+        self.optimizer.zero_grad(set_to_none=True)
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+        policy, value, entropy, kl, outside, weighed, broken = _add_up(self.policy, sums.numbers(), self.ranks).tolist()
         if broken:
+            self.optimizer.zero_grad(set_to_none=True)
             tally.skipped_minibatches += 1
             return True
-        choices = max(choices, 1.0)
         tally.approx_kl = kl / choices
         tally.observe(evaluation, sums.joint, choice)
         if settings.target_kl is not None and tally.approx_kl > KL_STOP * settings.target_kl:
             return False
-        self.optimizer.zero_grad(set_to_none=True)
-        # Local sums over global counts: the ranks' gradients add up to that of the whole minibatch.
-        loss = (sums.policy - self.ent_coef * sums.entropy) / choices + settings.vf_coef * sums.value / steps
-        grad_norm = self._gradients(loss)
+        if self.scaler is not None:
+            # After adding up, so that an overflow anywhere lowers the scale everywhere.
+            self.scaler.unscale_(self.optimizer)
+        grad_norm = float(nn.utils.clip_grad_norm_(self.policy.parameters(), settings.max_grad_norm))
         if math.isfinite(grad_norm):
             self.optimizer.step()
             tally.add(
@@ -252,14 +261,12 @@ class _Learner:
             self.scaler.update()  # from what unscaling found: a lower scale after an overflow
         return True
 
-    def _gradients(self, loss: Tensor) -> float:
-        """Clipped gradients of the whole minibatch; returns their norm before clipping."""
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
-        _add_up_gradients(self.policy, self.ranks)
-        if self.scaler is not None:
-            # After adding up, so that an overflow anywhere lowers the scale everywhere.
-            self.scaler.unscale_(self.optimizer)
-        return float(nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm))
+
+def _sizes(orders: Sequence[Sequence[Tensor]], choice: Tensor) -> Tensor:
+    """``float64 [passes, minibatches, 2]``: steps of each minibatch, and how many of them had a choice."""
+    num_steps, choices = choice.shape[1], choice.sum(1).cpu()
+    counts = [[(len(envs) * num_steps, int(choices[envs.cpu()].sum())) for envs in order] for order in orders]
+    return torch.tensor(counts, dtype=torch.float64, device=choice.device)
 
 
 def _sums(
@@ -279,18 +286,21 @@ def _sums(
         kl=torch.where(choice, kl_terms(joint.detach().double()), 0).sum(),
         outside=outside,
         weighed=weights.sum(),
-        choices=choice.sum(),
-        steps=returns.numel(),
         joint=joint,
     )
 
 
-def _add_up_gradients(policy: nn.Module, ranks: Ranks) -> None:
-    """Sum every gradient over the ranks, in one exchange. A parameter that was not used here counts as 0."""
+def _add_up(policy: nn.Module, numbers: Tensor, ranks: Ranks) -> Tensor:
+    """Sum every gradient and the numbers over the ranks, in one exchange; returns the numbers.
+
+    A parameter that was not used here counts as 0.
+    """
     if ranks.size == 1:
-        return
+        return numbers
     parameters = list(policy.parameters())
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    summed = ranks.sum(torch.cat([gradient.flatten() for gradient in gradients]))
-    for parameter, piece in zip(parameters, torch.split(summed, [p.numel() for p in parameters]), strict=True):
+    summed = ranks.sum(torch.cat([*(gradient.flatten() for gradient in gradients), numbers]))
+    pieces = torch.split(summed, [*(p.numel() for p in parameters), len(numbers)])
+    for parameter, piece in zip(parameters, pieces, strict=False):
         parameter.grad = piece.view_as(parameter)
+    return pieces[-1]
