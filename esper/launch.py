@@ -20,10 +20,10 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from esper.config import UsageError, to_yaml
+from esper.config.entries import Entry
 from esper.config.errors import RunError
-from esper.config.root import Config
 from esper.devices import resolve_devices
-from esper.ranks import Placement, connected, outside_placement
+from esper.ranks import ALONE, Placement, connected, outside_placement
 from esper.runs import RunFolder, RunState
 
 POLL_SECONDS = 0.1
@@ -34,39 +34,38 @@ PEER_LOST = 75
 """Exit code of a rank that ended only because another one had."""
 
 
-def launch(config: Config, run_dir: Path) -> None:
-    """Train on the configured devices.
+def launch(entry: Entry, config: Any, run_dir: Path) -> None:
+    """Do the work of an entry point on the configured devices.
 
     Raises:
         RunError: a rank died; the message says which and why, and its traceback is in ``status.json``.
     """
     placement = outside_placement()
     if placement is not None:
-        run_rank(config, run_dir, placement)
+        run_rank(entry, config, run_dir, placement)
         return
     devices = resolve_devices(config.devices)
     if len(devices) > 1:
-        _run_ranks(config, run_dir, [str(device) for device in devices])
+        _run_ranks(entry, config, run_dir, [str(device) for device in devices])
         return
-    from esper.trainer import train
-
-    train(config, run_dir)
+    entry.work()(config, run_dir, ALONE)
 
 
-def run_rank(config: Config, run_dir: Path, placement: Placement) -> None:
+def run_rank(entry: Entry, config: Any, run_dir: Path, placement: Placement) -> None:
     """Take part in a run as one of its ranks; the run folder is the first rank's."""
-    from esper.trainer import train
-
+    work = entry.work()
     with connected(placement) as ranks:
-        train(config, ranks.broadcast(run_dir), ranks)
+        work(config, ranks.broadcast(run_dir), ranks)
 
 
-def _run_ranks(config: Config, run_dir: Path, devices: Sequence[str]) -> None:
+def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str]) -> None:
     folder = RunFolder(run_dir)
     with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, _termination_as_exit():
         children: list[subprocess.Popen[str]] = []
         try:
-            children.extend(_start(config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices)))
+            children.extend(
+                _start(entry, config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices))
+            )
             codes = _watch(children)
         except BaseException as error:
             _end(children, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
@@ -78,8 +77,9 @@ def _run_ranks(config: Config, run_dir: Path, devices: Sequence[str]) -> None:
             _report(folder, Path(scratch), codes, devices)
 
 
-def _start(config: Config, run_dir: Path, scratch: Path, rank: int, size: int) -> subprocess.Popen[str]:
+def _start(entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, size: int) -> subprocess.Popen[str]:
     order = {
+        "entry": entry.config_name,
         "config": to_yaml(config),
         "run_dir": str(run_dir.absolute()),
         "rank": rank,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from esper.config import UsageError, from_yaml
+from esper.config.entries import ENTRIES
 from esper.launch import PEER_LOST, run_rank
 from esper.ranks import PeerLost, Placement
 from esper.runs import RunFolderError, write_atomic
@@ -29,8 +30,9 @@ def main() -> None:
         local_size=order["size"],
         rendezvous=order["rendezvous"],
     )
+    entry = ENTRIES[order["entry"]]
     try:
-        run_rank(from_yaml(order["config"]), Path(order["run_dir"]), placement)
+        run_rank(entry, from_yaml(order["config"], entry.schema), Path(order["run_dir"]), placement)
     except KeyboardInterrupt:
         _leave(INTERRUPTED)
     except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from esper.config import cli
+from esper.config.entries import TRAIN
 from esper.config.preflight import preflight
 from esper.config.root import Config
 
@@ -14,12 +15,12 @@ def train(config: Config, run_dir: Path) -> None:
     # Imported here, so that help and errors of use come at once.
     from esper.launch import launch
 
-    launch(config, run_dir)
+    launch(TRAIN, config, run_dir)
 
 
 def main() -> None:
     """Compose the configuration from the command line, check it, and train."""
-    cli.run(train, preflight)
+    cli.run(TRAIN, train, preflight)
 
 
 if __name__ == "__main__":

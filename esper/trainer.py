@@ -55,7 +55,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
     began = perf_counter()
     torch.set_num_threads(intra_op_threads(config.num_threads, ranks.local_size))
     keep_freed_memory()
-    with refused():
+    with refused(Config):
         laboratory = build_laboratory(config, ranks)
     config = laboratory.config  # with the mapping that was chosen
     members = describe(laboratory)

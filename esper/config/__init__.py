@@ -5,7 +5,7 @@ from __future__ import annotations
 from esper.config.errors import UsageError
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
-from esper.config.store import compose, from_yaml, load, register, summary, to_plain, to_yaml
+from esper.config.store import compose, from_plain, from_yaml, load, register, summary, to_plain, to_yaml
 
 register()
 
@@ -14,6 +14,7 @@ __all__ = [
     "Config",
     "UsageError",
     "compose",
+    "from_plain",
     "from_yaml",
     "load",
     "summary",

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hydra
 import yaml
@@ -29,24 +30,26 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from esper.config.entries import Entry
 from esper.config.errors import RunError, UsageError, explain
 from esper.config.paths import CONF_DIR
-from esper.config.root import Config
-from esper.config.store import CONFIG_NAME, VERSION_BASE, load
+from esper.config.store import VERSION_BASE, load
 from esper.ranks import outside_placement
 from esper.runs import RunFolderError
 
-Task = Callable[[Config, Path], None]
-Check = Callable[[Config], None]
+Task = Callable[[Any, Path], None]
+Check = Callable[[Any], None]
+"""Both take a configuration of the entry point's schema."""
 
 RUN_FILES = ("config.yaml", "status.json")
 """Either of these in a folder means that a run lives there."""
 
 
-def run(task: Task, check: Check) -> None:
+def run(entry: Entry, task: Task, check: Check) -> None:
     """Run ``task(config, run_dir)`` as the command line says: once, as a sweep, or not at all (``--help``, ``--cfg``).
 
     Args:
+        entry: names the root configuration and its schema.
         task: does the work. :class:`UsageError` and :class:`RunError` from it end the process in one line; any other
             exception is a bug and shows its traceback.
         check: raises ``ValueError`` for a configuration that cannot run, before anything is made on disk.
@@ -61,26 +64,27 @@ def run(task: Task, check: Check) -> None:
                     "with devices=[...] for several ranks per job"
                 )
             if placement is not None and placement.rank > 0 and not arguments.cfg:
-                _follow(arguments, task, check)
+                _follow(arguments, entry, task, check)
                 return
-            _check_before(arguments, check)
+            _check_before(arguments, entry, check)
 
-    @hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name=CONFIG_NAME)
+    @hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name=entry.config_name)
     def job(cfg: DictConfig) -> None:
         run_dir = Path(HydraConfig.get().runtime.output_dir)
         if HydraConfig.get().mode is RunMode.MULTIRUN:
-            task(load(cfg), run_dir)  # Hydra goes on with the other jobs and reports the first error at the end
+            # Hydra goes on with the other jobs and reports the first error at the end.
+            task(load(cfg, entry.schema), run_dir)
             return
         with _one_line_errors():
-            task(load(cfg), run_dir)
+            task(load(cfg, entry.schema), run_dir)
 
     job()
 
 
-def _follow(arguments: argparse.Namespace, task: Task, check: Check) -> None:
+def _follow(arguments: argparse.Namespace, entry: Entry, task: Task, check: Check) -> None:
     """Run as a later rank of a launcher's: the same configuration, but the folder and its checks are the first's."""
-    with refused():
-        [(config, run_dir)] = _load_jobs(arguments)
+    with refused(entry.schema):
+        [(config, run_dir)] = _load_jobs(arguments, entry)
         check(config)
     task(config, run_dir)
 
@@ -99,19 +103,23 @@ def _one_line_errors() -> Iterator[None]:
 
 
 @contextmanager
-def refused() -> Iterator[None]:
-    """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`."""
+def refused(schema: type) -> Iterator[None]:
+    """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`.
+
+    Args:
+        schema: dataclass of the whole configuration.
+    """
     try:
         yield
     except UsageError:
         raise
     except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
-        raise UsageError(explain(error)) from error
+        raise UsageError(explain(error, schema)) from error
 
 
-def _check_before(arguments: argparse.Namespace, check: Check) -> None:
-    with refused():
-        jobs = _load_jobs(arguments)
+def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> None:
+    with refused(entry.schema):
+        jobs = _load_jobs(arguments, entry)
         taken: dict[Path, int] = {}
         for config, _ in jobs:
             check(config)
@@ -151,7 +159,7 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def _load_jobs(arguments: argparse.Namespace) -> list[tuple[Config, Path]]:
+def _load_jobs(arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, Path]]:
     """Each job's configuration and run folder; none for ``--cfg``, which only has to compose."""
     search_path = create_config_search_path(str(CONF_DIR))
     if arguments.config_dir is not None:
@@ -159,35 +167,37 @@ def _load_jobs(arguments: argparse.Namespace) -> list[tuple[Config, Path]]:
             raise UsageError(f"--config-dir: no such folder {arguments.config_dir!r}")
         search_path.append("command-line", f"file://{Path(arguments.config_dir).resolve()}")
     loader = Hydra.create_main_hydra2(task_name="check", config_search_path=search_path).config_loader
-    name = arguments.config_name or CONFIG_NAME
+    name = arguments.config_name or entry.config_name
     try:
         if not arguments.multirun:
             cfg = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
-            return [] if arguments.cfg else [_load_job(cfg, lambda: Path(cfg.hydra.run.dir))]
+            return [] if arguments.cfg else [_load_job(cfg, entry, lambda: Path(cfg.hydra.run.dir))]
         master = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.MULTIRUN)
         if not str(master.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
             return []  # another sweeper chooses its jobs while it runs
         overrides = OverridesParser.create(loader).parse_overrides(list(master.hydra.overrides.task))
         jobs = BasicSweeper.split_arguments(overrides, None)[0]
-        return [_load_sweep_job(loader, master, list(words), number) for number, words in enumerate(jobs)]
+        return [_load_sweep_job(loader, master, entry, list(words), number) for number, words in enumerate(jobs)]
     finally:
         GlobalHydra.instance().clear()
 
 
-def _load_sweep_job(loader: ConfigLoader, master: DictConfig, words: list[str], number: int) -> tuple[Config, Path]:
+def _load_sweep_job(
+    loader: ConfigLoader, master: DictConfig, entry: Entry, words: list[str], number: int
+) -> tuple[Any, Path]:
     cfg = loader.load_sweep_config(master, words)
     with open_dict(cfg):
         cfg.hydra.job.num = number
-    return _load_job(cfg, lambda: Path(cfg.hydra.sweep.dir) / cfg.hydra.sweep.subdir)
+    return _load_job(cfg, entry, lambda: Path(cfg.hydra.sweep.dir) / cfg.hydra.sweep.subdir)
 
 
-def _load_job(cfg: DictConfig, run_dir: Callable[[], Path]) -> tuple[Config, Path]:
+def _load_job(cfg: DictConfig, entry: Entry, run_dir: Callable[[], Path]) -> tuple[Any, Path]:
     state = HydraConfig.instance()
     state.set_config(cfg)  # the run's name reads the preset and the job number from here
     try:
         job = copy.deepcopy(cfg)
         with open_dict(job):
             del job["hydra"]
-        return load(job), run_dir()
+        return load(job, entry.schema), run_dir()
     finally:
         state.cfg = None

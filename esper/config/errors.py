@@ -15,7 +15,6 @@ from omegaconf.errors import (
 )
 
 from esper.config.checks import suggestion
-from esper.config.root import Config
 
 HIDDEN_GROUPS = ("preset", "debug")
 """Groups that are not in the defaults list and are added with a plus."""
@@ -39,13 +38,13 @@ class RunError(CompactHydraException):
     """A run that cannot go on for reasons outside of its configuration, such as a full disk. One line, no traceback."""
 
 
-def explain(error: BaseException) -> str:
-    """One line that names the offending key and value, and the choices."""
+def explain(error: BaseException, schema: type) -> str:
+    """One line that names the offending key and value, and the choices; ``schema`` is of the whole configuration."""
     for cause in _chain(error):
         if isinstance(cause, MissingConfigException):
             return _missing_config(cause)
         if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and cause.full_key:
-            return unknown_key(cause.full_key)
+            return unknown_key(cause.full_key, schema)
         if isinstance(cause, ValidationError) and cause.full_key:
             return _bad_value(cause.full_key, _lines(cause)[0], _lines(error))
         if isinstance(cause, OverrideParseException):
@@ -96,14 +95,14 @@ def _bad_value(key: str, message: str, context: list[str]) -> str:
     return f"{key}: {message}" + (f" (in {override})" if override else "")
 
 
-def unknown_key(key: str) -> str:
-    """One line about a key that the schema does not have."""
+def unknown_key(key: str, schema: type) -> str:
+    """One line about a key that the schema, a dataclass, does not have."""
     parent, _, name = key.rpartition(".")
-    schema = OmegaConf.structured(Config)
-    node = OmegaConf.select(schema, parent) if parent else schema
+    root = OmegaConf.structured(schema)
+    node = OmegaConf.select(root, parent) if parent else root
     siblings = list(map(str, node)) if isinstance(node, DictConfig) else []
     # First the right name in the wrong section ("num_envs" for "trainer.num_envs"), then a slip of the keyboard.
-    elsewhere = [full for full in _leaves(schema) if full.rpartition(".")[2] == name]
+    elsewhere = [full for full in _leaves(root) if full.rpartition(".")[2] == name]
     near = f" (did you mean {' or '.join(map(repr, elsewhere))}?)" if elsewhere else suggestion(name, siblings)
     message = f"unknown key {key!r}{near}"
     if siblings:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import time
 from enum import Enum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -15,8 +15,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from esper.config.errors import unknown_key
+from esper.config.evaluate import EvaluateConfig
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
+
+Schema = TypeVar("Schema")
+"""Dataclass of a whole configuration."""
 
 VERSION_BASE = "1.3"
 CONFIG_NAME = "config"
@@ -26,9 +30,9 @@ _STARTED = time.strftime("%Y%m%d-%H%M%S")
 
 
 def _run_name(*, _root_: DictConfig) -> str:
-    """``<preset or task>-seed<seed>-<start time>[-<job number>]``."""
+    """``<preset, task or evaluate>-seed<seed>-<start time>[-<job number>]``."""
     hydra = cast(DictConfig, HydraConfig.get()) if HydraConfig.initialized() else OmegaConf.create()
-    label = OmegaConf.select(hydra, "runtime.choices.preset") or _root_.task.name
+    label = OmegaConf.select(hydra, "runtime.choices.preset") or OmegaConf.select(_root_, "task.name") or "evaluate"
     if isinstance(label, ListConfig):
         label = "+".join(label)
     job = OmegaConf.select(hydra, "job.num", throw_on_missing=False)
@@ -36,21 +40,22 @@ def _run_name(*, _root_: DictConfig) -> str:
 
 
 def register() -> None:
-    """Make the schema and the run name known to Hydra."""
+    """Make the schemas and the run name known to Hydra."""
     ConfigStore.instance().store(name="schema", node=Config)
+    ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
     OmegaConf.register_new_resolver("esper.run_name", _run_name, replace=True)
 
 
-def load(cfg: DictConfig) -> Config:
+def load(cfg: DictConfig, schema: type[Schema]) -> Schema:
     """Turn a composed configuration into validated dataclasses.
 
     Raises:
         ValueError: a value is missing, out of range, or contradicts another; names the key in full.
     """
-    _check_keys(cfg)
-    for name in cfg.plugins:
+    _check_keys(cfg, schema)
+    for name in cfg.get("plugins", []):
         _import(name)
-    return cast(Config, OmegaConf.to_object(cfg))
+    return cast(Schema, OmegaConf.to_object(cfg))
 
 
 def _import(name: str) -> None:
@@ -61,29 +66,29 @@ def _import(name: str) -> None:
         raise ValueError(f"plugins: cannot import {name!r} ({error})") from error
 
 
-def _check_keys(node: DictConfig, prefix: str = "") -> None:
+def _check_keys(node: DictConfig, schema: type, prefix: str = "") -> None:
     """Refuse keys that a dataclass does not have ("+key=value" gets past Hydra's own check) and missing values."""
-    schema = OmegaConf.get_type(node)
-    known = {item.name for item in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else set(node)
+    own = OmegaConf.get_type(node)
+    known = {item.name for item in dataclasses.fields(own)} if dataclasses.is_dataclass(own) else set(node)
     for key in map(str, node):
         full = f"{prefix}{key}"
         if key not in known:
-            raise ValueError(unknown_key(full))
+            raise ValueError(unknown_key(full, schema))
         if OmegaConf.is_interpolation(node, key):  # resolves to something that is checked where it stands
             continue
         if OmegaConf.is_missing(node, key):
             raise ValueError(f"no value for {full}: say {full}=<value>")
         if isinstance(node[key], DictConfig):
-            _check_keys(node[key], f"{full}.")
+            _check_keys(node[key], schema, f"{full}.")
 
 
 def compose(*overrides: str) -> Config:
     """Compose and load a configuration outside of an entry point: ``compose("+preset=digits", "seed=1")``."""
     with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE):
-        return load(hydra_compose(CONFIG_NAME, overrides=list(overrides)))
+        return load(hydra_compose(CONFIG_NAME, overrides=list(overrides)), Config)
 
 
-def to_plain(config: Config) -> dict[str, Any]:
+def to_plain(config: Config | EvaluateConfig) -> dict[str, Any]:
     """Nested dictionaries of plain Python values, enums as their names."""
     return cast(dict[str, Any], _plain(dataclasses.asdict(config)))
 
@@ -96,17 +101,22 @@ def _plain(value: object) -> object:
     return value.name if isinstance(value, Enum) else value
 
 
-def to_yaml(config: Config) -> str:
+def to_yaml(config: Config | EvaluateConfig) -> str:
     """The effective configuration as YAML; composing it over the schema gives an equal configuration."""
     return OmegaConf.to_yaml(OmegaConf.create(to_plain(config)))
 
 
-def from_yaml(text: str) -> Config:
+def from_yaml(text: str, schema: type[Schema]) -> Schema:
     """The configuration that :func:`to_yaml` wrote."""
-    return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(text))))
+    return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text))), schema)
 
 
-def summary(config: Config) -> str:
+def from_plain(plain: dict[str, Any]) -> Config:
+    """The configuration that :func:`to_plain` took apart, as checkpoints hold it."""
+    return from_yaml(OmegaConf.to_yaml(OmegaConf.create(plain)), Config)
+
+
+def summary(config: Config | EvaluateConfig) -> str:
     """The effective configuration on one line per section, for the start of a run's output."""
     plain = to_plain(config)
     root = {key: value for key, value in plain.items() if not isinstance(value, dict)}

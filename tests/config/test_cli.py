@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from esper.config import Config, UsageError, cli, to_yaml
+from esper.config.entries import TRAIN
 from esper.config.errors import RunError
 
 Outcome = tuple[int, str, list[tuple[Config, Path]]]
@@ -42,7 +43,7 @@ def esper(
         monkeypatch.setattr(sys, "argv", ["esper-train", *words])
         code = 0
         try:
-            cli.run(task, check)
+            cli.run(TRAIN, task, check)
         except SystemExit as end:
             code = int(end.code or 0)
         return code, capsys.readouterr().err, runs

@@ -77,7 +77,7 @@ def test_command_line_wins_over_debug_wins_over_preset() -> None:
 def test_a_saved_configuration_loads_to_an_equal_one(preset: str) -> None:
     config = compose(f"+preset={preset}", "telemetry.level=off", "reward.twin=none", "devices=0", "name=null-1")
     text = to_yaml(config)
-    assert from_yaml(text) == config
+    assert from_yaml(text, Config) == config
     assert yaml.safe_load(text) == to_plain(config)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import esper.precision
-from esper.config import compose
+from esper.config import Config, compose
 from esper.config.errors import explain
 from esper.config.preflight import preflight
 from esper.devices import resolve_devices
@@ -90,7 +90,7 @@ def test_asking_for_a_precision_draws_from_no_global_generator() -> None:
 def test_an_unknown_precision_names_the_choices() -> None:
     with pytest.raises(Exception, match="amp") as caught:
         compose("amp=fp8")
-    assert explain(caught.value) == "amp: unknown 'fp8'; choose from off, bf16, fp16"
+    assert explain(caught.value, Config) == "amp: unknown 'fp8'; choose from off, bf16, fp16"
 
 
 def test_auto_is_every_gpu_or_else_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
 )
 def test_impossible_values_are_refused_by_key_and_value(override: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        load(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist([override])))
+        load(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist([override])), Config)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -20,7 +20,7 @@ from esper.build import build_laboratory
 from esper.checkpoint import load_checkpoint, restore_policy
 from esper.closing import closing_report
 from esper.comparison import compare
-from esper.config import compose, from_yaml, to_plain
+from esper.config import Config, compose, from_yaml, to_plain
 from esper.config.store import to_yaml
 from esper.members import describe
 from esper.policy import Normaliser
@@ -85,7 +85,7 @@ def test_a_run_leaves_its_files_and_no_others(finished: Path) -> None:
 
 
 def test_its_configuration_gives_the_same_configuration_again(finished: Path) -> None:
-    again = from_yaml((finished / "config.yaml").read_text())
+    again = from_yaml((finished / "config.yaml").read_text(), Config)
     assert to_yaml(again) == (finished / "config.yaml").read_text()
     assert again.seed == 1
 

@@ -1,0 +1,78 @@
+"""The configuration of an evaluation: trained controllers against their controls, on hosts that nobody has seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from esper.config.checks import at_least, distinct
+from esper.config.root import Console
+from esper.devices import parse_devices
+
+DEFAULT_CONTROLLERS = (
+    "learned",
+    "heuristic",
+    "probe_rule",
+    "probe_and_keep",
+    "schedule_best",
+    "schedule_per_family",
+    "random",
+    "never",
+    "static_final",
+    "static_full",
+)
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluateConfig:
+    """What is evaluated, against what, and on how many hosts."""
+
+    checkpoint: Any = "???"
+    """A checkpoint, a run folder (its last checkpoint), or a list of them: one per run seed of one configuration."""
+    controllers: list[str] = field(default_factory=lambda: list(DEFAULT_CONTROLLERS))
+    """Rows of the table, from the controller registry."""
+    num_hosts: int = 64
+    """Held-out instances that each controller grows, the same for all."""
+    families: dict[str, float] | None = None
+    """Host families to draw instances from, with their weights; null = those that the run held out."""
+    sampled: bool = True
+    """A second row for the learned controller, sampling its actions."""
+    tuning: str | None = None
+    """A ``tuning.json`` of an earlier evaluation of the same configuration; null = tune the controls now."""
+    tuning_epochs: int | None = None
+    """Environment epochs that each tuned control may spend on training instances; null = as many as training spent."""
+    draws: int = 10_000
+    """Draws of the bootstrap behind each interval."""
+    seed: int = 0
+    """RNG seed of tuning, of controls that draw, and of the bootstrap."""
+    devices: Any = "cpu"
+    """Where hosts and policy live, one rank per device: cpu, a CUDA index, a list ([0,1], [cpu,cpu]), or auto."""
+    num_threads: int = 1
+    """CPU threads of tensor operations in each rank; 0 = all cores."""
+    name: str = "run"
+    """Name of the evaluation and of its folder."""
+    console: Console = Console.auto
+    """Progress in the terminal."""
+
+    def __post_init__(self) -> None:
+        checkpoints = self.checkpoints
+        if not all(isinstance(path, str) and path for path in checkpoints):
+            raise ValueError(f"checkpoint must be a path or a list of paths, got {self.checkpoint!r}")
+        distinct("checkpoint", checkpoints)
+        distinct("controllers", self.controllers)
+        for key in ("num_hosts", "draws"):
+            at_least(key, getattr(self, key), 1)
+        for family, weight in (self.families or {}).items():
+            at_least(f"families.{family}", weight, 0)
+        if self.tuning_epochs is not None:
+            at_least("tuning_epochs", self.tuning_epochs, 1)
+        at_least("seed", self.seed, 0)
+        at_least("num_threads", self.num_threads, 0)
+        parse_devices(self.devices)
+        if not self.name or self.name in (".", "..") or "/" in self.name:
+            raise ValueError(f"name must be a folder name without '/', got {self.name!r}")
+
+    @property
+    def checkpoints(self) -> list[Any]:
+        """What ``checkpoint`` names, as a list."""
+        return list(self.checkpoint) if isinstance(self.checkpoint, list | tuple) else [self.checkpoint]
