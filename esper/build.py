@@ -125,6 +125,7 @@ class Laboratory:
                 blueprint_head_dims=policy.blueprint_head_dims,
                 value_dim=policy.value_dim,
                 conditional_heads=policy.conditional_heads,
+                slot_head=policy.slot_head.name,
                 critic=policy.critic.name,
                 autocast_dtype=AUTOCAST_DTYPES[self.config.amp.name],
             )

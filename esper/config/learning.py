@@ -15,6 +15,13 @@ class Critic(StrEnum):
     state = "state"
 
 
+class SlotHead(StrEnum):
+    """How slots get their logits: each its own from the trunk, or a shared score of its own features."""
+
+    flat = "flat"
+    pointer = "pointer"
+
+
 class Ratio(StrEnum):
     """Probability ratio that PPO clips: of all relevant heads together, or of each head."""
 
@@ -54,6 +61,8 @@ class PolicyConfig:
     """Hidden width of the value head."""
     conditional_heads: bool = True
     """Let the later heads see the sampled op, slot and that slot's features."""
+    slot_head: SlotHead = SlotHead.flat
+    """A logit per slot from the trunk (flat), or a score of each slot's own features by shared weights (pointer)."""
     critic: Critic = Critic.op
     """What the value head estimates."""
     compile: bool = False

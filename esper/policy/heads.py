@@ -17,6 +17,8 @@ from torch.nn import functional
 from esper.actions import HEADS, NUM_HEADS, NUM_OPS, ActionMasks, Head, head_sizes, relevance
 from esper.policy.distributions import MaskedCategorical, RowDescription
 
+SLOT_HEADS = ("flat", "pointer")
+
 Choose = Callable[[Head, MaskedCategorical], Tensor]
 """Picks one index per row of a head's distribution."""
 
@@ -35,6 +37,34 @@ def head_mlp(sizes: Sequence[int]) -> nn.Sequential:
     for num_inputs, num_outputs in pairwise(sizes[:-1]):
         layers += [orthogonal_linear(num_inputs, num_outputs, sqrt(2)), nn.ReLU()]
     return nn.Sequential(*layers, orthogonal_linear(sizes[-2], sizes[-1], 0.01))
+
+
+class PointerHead(nn.Module):
+    """One score per slot, from the slot's own inputs by weights that all slots share (Vinyals et al. 2015).
+
+    What is learned of one place holds for all, and the number of weights hardly depends on S: a slot's number is among
+    its inputs, for what really depends on where it is.
+
+    Args:
+        num_inputs: common inputs, I.
+        num_slots: S.
+        slot_dim: F.
+        hidden_dim: width of the hidden layer.
+    """
+
+    def __init__(self, num_inputs: int, num_slots: int, slot_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.score = head_mlp((num_inputs + num_slots + slot_dim, hidden_dim, 1))
+        self.numbers: Tensor
+        self.register_buffer("numbers", torch.eye(num_slots), persistent=False)
+
+    def forward(self, inputs: Tensor, slot_inputs: Tensor) -> Tensor:
+        """``[..., I]`` and ``[..., S, F]`` to logits ``[..., S]``."""
+        shape = slot_inputs.shape[:-1]
+        common = inputs.unsqueeze(-2).expand(*shape, inputs.shape[-1])
+        numbers = self.numbers.to(inputs.dtype).expand(*shape, -1)
+        scores: Tensor = self.score(torch.cat([common, numbers, slot_inputs.to(inputs.dtype)], -1))
+        return scores.squeeze(-1)
 
 
 class ValueHead(nn.Module):
@@ -96,6 +126,7 @@ class ActionHeads(nn.Module):
         head_dim: hidden width of all heads but the blueprint head.
         blueprint_dims: hidden widths of the blueprint head.
         conditional: see above.
+        slot_head: ``"flat"`` gives the slot head a logit per slot; ``"pointer"`` is a :class:`PointerHead`.
     """
 
     def __init__(
@@ -107,14 +138,19 @@ class ActionHeads(nn.Module):
         head_dim: int,
         blueprint_dims: Sequence[int],
         conditional: bool,
+        slot_head: str = "flat",
     ) -> None:
         super().__init__()
         self.num_slots = num_slots
         self.conditional = conditional
+        self.points = slot_head == "pointer"
         extra = {Head.OP: 0, Head.SLOT: NUM_OPS}
         self.networks = nn.ModuleDict()
         for head, size in zip(Head, head_sizes(num_slots, num_blueprints), strict=True):
             num_inputs = trunk_dim + (extra.get(head, NUM_OPS + num_slots + slot_dim) if conditional else 0)
+            if head == Head.SLOT and self.points:
+                self.networks[HEADS[head]] = PointerHead(num_inputs, num_slots, slot_dim, head_dim)
+                continue
             hidden = blueprint_dims if head == Head.BLUEPRINT else (head_dim,)
             self.networks[HEADS[head]] = head_mlp((num_inputs, *hidden, size))
 
@@ -154,7 +190,8 @@ class ActionHeads(nn.Module):
         inputs = self._slot_head_input(trunk, op)
         for head in list(Head)[1:]:
             mask = _mask(head, masks, op, slot)
-            logits = self.networks[HEADS[head]](inputs)
+            points = head == Head.SLOT and self.points
+            logits = self.networks[HEADS[head]](*((inputs, slot_inputs) if points else (inputs,)))
             distribution = MaskedCategorical(logits, mask, relevant[..., head], HEADS[head], describe_row)
             distributions.append(distribution)
             chosen.append(choose(head, distribution))

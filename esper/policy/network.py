@@ -18,7 +18,7 @@ from esper.actions import NUM_BLUEPRINTS, NUM_OPS, ActionMasks, Head
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
 from esper.envs.features import num_features as num_features_of
 from esper.policy.distributions import MaskedCategorical, RowDescription
-from esper.policy.heads import ActionHeads, ValueHead, orthogonal_linear
+from esper.policy.heads import SLOT_HEADS, ActionHeads, ValueHead, orthogonal_linear
 from esper.precision import autocast
 
 Hidden = tuple[Tensor, Tensor]
@@ -82,12 +82,14 @@ class GrowthPolicy(nn.Module):
         blueprint_head_dims: hidden widths of the blueprint head.
         value_dim: hidden width of the value head.
         conditional_heads: whether later heads see what earlier ones chose.
+        slot_head: ``"flat"``, a logit per slot from the trunk; ``"pointer"``, a score of each slot's own features by
+            weights that all slots share.
         autocast_dtype: what products compute in, when acting and in the update alike; ``None`` = the parameters' type.
             Distributions, log-probabilities, entropies and values come out in fp32.
         critic: ``"op"`` fits Q(s, o) and takes V(s) as its mean under the masked op distribution; ``"state"`` fits V.
 
     Raises:
-        ValueError: unknown critic, or ``num_features`` does not follow from slots and probes.
+        ValueError: unknown critic or slot head, or ``num_features`` does not follow from slots and probes.
     """
 
     def __init__(
@@ -104,12 +106,15 @@ class GrowthPolicy(nn.Module):
         blueprint_head_dims: Sequence[int] = (256, 128),
         value_dim: int = 128,
         conditional_heads: bool = True,
+        slot_head: str = "flat",
         critic: str = "op",
         autocast_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if critic not in CRITICS:
             raise ValueError(f"critic '{critic}' is unknown; choose one of {', '.join(CRITICS)}")
+        if slot_head not in SLOT_HEADS:
+            raise ValueError(f"slot head '{slot_head}' is unknown; choose one of {', '.join(SLOT_HEADS)}")
         expected = num_features_of(num_slots, num_probes)
         if num_features != expected:
             raise ValueError(f"{num_slots} slots with {num_probes} probes have {expected} features, not {num_features}")
@@ -132,7 +137,7 @@ class GrowthPolicy(nn.Module):
         self.trunk_norm = nn.LayerNorm(lstm_dim)
         slot_dim = NUM_SLOT_FEATURES + num_probes + embedding_dim
         self.heads = ActionHeads(
-            lstm_dim, num_slots, num_blueprints, slot_dim, head_dim, blueprint_head_dims, conditional_heads
+            lstm_dim, num_slots, num_blueprints, slot_dim, head_dim, blueprint_head_dims, conditional_heads, slot_head
         )
         self.value_head = ValueHead(lstm_dim, value_dim, NUM_OPS if critic == "op" else 0)
 

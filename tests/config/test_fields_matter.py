@@ -88,6 +88,7 @@ CHANGES: dict[str, tuple[str, str]] = {
     "policy.blueprint_head_dims": ("", "policy.blueprint_head_dims=[12]"),
     "policy.value_dim": ("", "policy.value_dim=12"),
     "policy.conditional_heads": ("", "policy.conditional_heads=false"),
+    "policy.slot_head": ("", "policy.slot_head=pointer"),
     "policy.critic": ("", "policy.critic=state"),
     "ppo.lr": ("", "ppo.lr=0.01"),
     "ppo.adam_eps": ("", "ppo.adam_eps=0.1"),

@@ -29,7 +29,7 @@ def opinionated_policy(num_slots: int = 3, num_probes: int = 0, scale: float = 3
     )
     with torch.no_grad():
         for network in policy.heads.networks.values():
-            network[-1].weight.mul_(scale)
+            getattr(network, "score", network)[-1].weight.mul_(scale)
         policy.embedding.weight.mul_(scale)
     return policy
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from esper.actions import HEADS, NUM_OPS, OP_CULL, OP_HEADS, OP_SET_ALPHA_TARGET, OP_WAIT, Head, Op, canonical
 from esper.policy import GrowthPolicy
+from esper.policy.heads import SLOT_HEADS
 
 
 def count_parameters(policy: GrowthPolicy) -> int:
@@ -138,10 +139,15 @@ def test_exactly_the_heads_that_matter_have_log_probability_entropy_and_gradient
 
 @pytest.mark.parametrize("critic", ["op", "state"])
 @pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("slot_head", SLOT_HEADS)
 @pytest.mark.parametrize("end_share", [0.0, 0.1, 1.0])
-def test_update_recomputes_what_the_rollout_recorded(conditional: bool, critic: str, end_share: float) -> None:
+def test_update_recomputes_what_the_rollout_recorded(
+    conditional: bool, slot_head: str, critic: str, end_share: float
+) -> None:
     num_envs, num_steps, generator = 6, 12, rng()
-    policy = opinionated_policy(scale=10.0, num_probes=2, conditional_heads=conditional, critic=critic)
+    policy = opinionated_policy(
+        scale=10.0, num_probes=2, conditional_heads=conditional, slot_head=slot_head, critic=critic
+    )
     features, blueprint_index = random_view(num_envs, num_steps, num_probes=2, generator=generator)
     masks = random_masks(num_envs, num_steps, generator=generator)
     ends = torch.rand(num_envs, num_steps, generator=generator) < end_share
@@ -213,6 +219,19 @@ def test_bootstrap_value_equals_the_value_of_acting_and_leaves_the_hidden_state(
     assert torch.equal(hidden[0], kept[0])
     assert torch.equal(hidden[1], kept[1])
     assert not torch.equal(value, policy.value(features, blueprint_index, masks, policy.initial_state(5)))
+
+
+def test_a_pointer_scores_every_slot_by_the_same_weights() -> None:
+    """Without the slot's number, slots that change places change logits, and others keep theirs."""
+    policy, generator = opinionated_policy(scale=10.0, num_probes=2, slot_head="pointer"), rng()
+    pointer = policy.heads.networks[HEADS[Head.SLOT]]
+    with torch.no_grad():
+        pointer.score[0].weight[:, 16 + NUM_OPS : 16 + NUM_OPS + 3] = 0
+    common, slots = torch.randn(5, 16 + NUM_OPS, generator=generator), torch.randn(5, 3, 36, generator=generator)
+    order = torch.tensor([2, 0, 1])
+    logits = pointer(common, slots)
+    torch.testing.assert_close(pointer(common, slots[:, order]), logits[:, order])
+    assert logits.std(-1).min() > 1e-3
 
 
 def test_conditional_heads_see_op_slot_and_the_chosen_slots_inputs() -> None:
