@@ -22,7 +22,7 @@ from esper.telemetry.records import read_jsonl, without_times
 
 pytestmark = pytest.mark.slow
 
-SMOKE = ("+preset=smoke", "telemetry.console=plain", "evaluation.controllers=[learned,never]")
+SMOKE = ("+preset=smoke", "env.mapping=matmul", "telemetry.console=plain", "evaluation.controllers=[learned,never]")
 ENDLESS = (*SMOKE, "trainer.num_iterations=100000", "env.num_epochs=3", "telemetry.plots=false")
 PAIR = "devices=[cpu,cpu]"
 UNEVEN = "trainer.num_envs=5"
