@@ -168,12 +168,21 @@ def test_the_variance_of_a_crossed_mean_is_unbiased(runs: float, instances: floa
     found = 0.0
     for _ in range(300):
         table = (
-            runs * torch.randn(8, 1, dtype=torch.float64, generator=source)
+            5.0
+            + runs * torch.randn(8, 1, dtype=torch.float64, generator=source)
             + instances * torch.randn(1, 60, dtype=torch.float64, generator=source)
             + cells * torch.randn(8, 60, dtype=torch.float64, generator=source)
         )
         found += crossed_variance(table, groups).value / 300
     assert found == pytest.approx(runs**2 / 8 + instances**2 / 60 + cells**2 / 480, rel=0.1)
+
+
+def test_the_variance_is_no_less_than_what_rows_or_columns_show() -> None:
+    table = random_table()
+    table -= table.mean(0)
+    assert crossed_variance(table, [torch.arange(12)]) == pytest.approx((float(table.mean(1).var()) / 5, 4))
+    table -= table.mean(1, keepdim=True)
+    assert crossed_variance(table, [torch.arange(12)]).value == pytest.approx(0.0, abs=1e-12)
 
 
 def test_every_group_is_resampled_to_its_own_size() -> None:
