@@ -1,0 +1,154 @@
+"""Controllers side by side over run seeds and held-out hosts: tables for the terminal, and the same rows as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+
+from esper.statistics import Interval
+from esper.telemetry.view import ABSENT, number
+
+PARTS = ("", "_low", "_high")
+"""Endings of the three CSV columns of an interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRow:
+    """One controller over the held-out hosts. ``None`` where a number was not measured.
+
+    Intervals are those of :func:`esper.statistics.crossed_bootstrap` over run seeds and instances, all at one level.
+
+    Attributes:
+        name: the controller.
+        num_runs: run seeds of the learner behind the numbers; 1 for a controller that has none.
+        num_hosts: instances behind the numbers, the same for all run seeds.
+        episode_return: mean undiscounted return, in points.
+        return_iqm: its interquartile mean.
+        return_difference: mean return of the learned controller minus this one's, paired by run seed and instance.
+        improvement: probability that the learned controller's return is above this one's.
+        val_accuracy, test_accuracy: mean accuracy of the final networks, as a fraction of 1.
+        test_difference: test accuracy of the learned controller minus this one's, paired, as a fraction of 1.
+        added_parameters: mean over hosts, of the modules kept.
+        flops_ratio: mean FLOPs of a grown host's forward pass over those of the host that never grew.
+        wall_seconds: wall-clock time of all episodes of one run seed.
+        num_fossilized: mean number of modules kept.
+        wait_share: share of WAIT among steps with a choice, as a fraction of 1.
+    """
+
+    name: str
+    num_runs: int
+    num_hosts: int
+    episode_return: Interval | None = None
+    return_iqm: Interval | None = None
+    return_difference: Interval | None = None
+    improvement: Interval | None = None
+    val_accuracy: Interval | None = None
+    test_accuracy: Interval | None = None
+    test_difference: Interval | None = None
+    added_parameters: Interval | None = None
+    flops_ratio: float | None = None
+    wall_seconds: float | None = None
+    num_fossilized: float | None = None
+    wait_share: float | None = None
+
+
+INTERVALS = frozenset(field.name for field in fields(EvaluationRow) if "Interval" in str(field.type))
+
+
+def with_interval(interval: Interval | None, spec: str, scale: float = 1.0) -> str:
+    """``estimate [low,high]``, or a dash; a narrow column breaks between the two."""
+    if interval is None:
+        return ABSENT
+    estimate, low, high = (f"{value * scale:{spec}}" for value in interval[:3])
+    return f"{estimate} [{low},{high}]"
+
+
+def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 0.95) -> Group:
+    """Two tables beneath each other: what controllers earned, and what their hosts became.
+
+    Args:
+        rows: controllers, in the order shown.
+        title: above the first table.
+        level: of the intervals.
+    """
+    earned, became = _table(title), _table(None, _caption(rows))
+    percent = f"{100 * level:g} %"
+    for header in (f"return [{percent}]", "IQM", f"learned − it [{percent}]", "P(learned\nabove it)"):
+        earned.add_column(header, justify="right", overflow="fold")
+    headers = ("val\n%", "test\n%", f"learned − it,\ntest % [{percent}]", "added\nparams", "FLOPs\nratio", "wall\ns")
+    for header in (*headers, "kept", "WAIT\n%"):
+        # The second table is at its narrowest with an interval beneath its estimate.
+        became.add_column(header, justify="right", overflow="fold", min_width=13 if "[" in header else None)
+    for row in rows:
+        earned.add_row(
+            row.name,
+            with_interval(row.episode_return, "+z.2f"),
+            _estimate(row.return_iqm, "+z.2f"),
+            with_interval(row.return_difference, "+z.2f"),
+            _estimate(row.improvement, ".2f"),
+        )
+        became.add_row(
+            row.name,
+            _estimate(row.val_accuracy, ".1f", 100),
+            _estimate(row.test_accuracy, ".1f", 100),
+            with_interval(row.test_difference, "+z.1f", 100),
+            _estimate(row.added_parameters, ",.0f"),
+            number(row.flops_ratio, ".2f"),
+            number(row.wall_seconds, ",.0f"),
+            number(row.num_fossilized, ".1f"),
+            number(row.wait_share, ".0f", 100),
+        )
+    return Group(earned, "", became)
+
+
+def write_csv(rows: Sequence[EvaluationRow], path: Path) -> None:
+    """One line per controller, numbers unrounded; an interval takes three columns, what was not measured is empty.
+
+    Accuracies and shares are fractions of 1. The folder is made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        names = [field.name for field in fields(EvaluationRow)]
+        writer.writerow([name + part for name in names for part in (PARTS if name in INTERVALS else ("",))])
+        for row in rows:
+            writer.writerow([cell for name in names for cell in _cells(row, name)])
+
+
+def _cells(row: EvaluationRow, name: str) -> Sequence[object]:
+    value = getattr(row, name)
+    if name not in INTERVALS:
+        return [value]
+    return [None] * len(PARTS) if value is None else value[: len(PARTS)]
+
+
+def _table(title: str | None, caption: str | None = None) -> Table:
+    table = Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("controller", no_wrap=True)
+    return table
+
+
+def _caption(rows: Sequence[EvaluationRow]) -> str:
+    """How many run seeds and hosts, and what the intervals leave out."""
+    runs, hosts = (sorted({getattr(row, name) for row in rows}) for name in ("num_runs", "num_hosts"))
+    text = f"run seeds: {'–'.join(map(str, runs)) or 0}; held-out hosts: {'–'.join(map(str, hosts)) or 0}"
+    if runs == [1]:
+        return f"{text}; with one run seed, what another run would give is not in the intervals"
+    return text
+
+
+def _estimate(interval: Interval | None, spec: str, scale: float = 1.0) -> str:
+    return number(None if interval is None else interval.estimate, spec, scale)
