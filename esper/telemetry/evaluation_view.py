@@ -83,8 +83,7 @@ def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 
         earned.add_column(header, justify="right", overflow="fold")
     headers = ("val\n%", "test\n%", f"learned − it,\ntest % [{percent}]", "added\nparams", "FLOPs\nratio", "wall\ns")
     for header in (*headers, "kept", "WAIT\n%"):
-        # The second table is at its narrowest with an interval beneath its estimate.
-        became.add_column(header, justify="right", overflow="fold", min_width=13 if "[" in header else None)
+        became.add_column(header, justify="right", overflow="fold")
     for row in rows:
         earned.add_row(
             row.name,
