@@ -70,14 +70,18 @@ class Laboratory:
     def pool(self, split: str, count: int) -> InstancePool:
         """The first ``count`` instances of a split."""
         instances = self.config.instances
-        size = instances.num_train if split == "train" else instances.num_held_out
+        families, size = instances.families, instances.num_train
+        if split == "held_out":
+            families, size = instances.held_out_families or families, instances.num_held_out
         whole = InstancePool.build(
-            instances.families,
+            families,
             size,
             split,
             num_blocks=len(self.config.host.widths),
             num_classes=self.task.num_classes,
             num_few_classes=instances.num_few_classes,
+            data_fraction=instances.data_fraction,
+            label_noise_rate=instances.label_noise_rate,
         )
         return InstancePool(whole.instances[:count])
 

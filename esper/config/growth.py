@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from esper.config.checks import at_least, distinct, positive, within
+from esper.config.checks import at_least, at_most, distinct, positive, within
 
 
 class Mapping(StrEnum):
@@ -111,7 +111,9 @@ class InstancesConfig:
             "few_classes": 1.0,
         }
     )
-    """Relative frequency of each host family; 0 leaves it out."""
+    """Relative frequency of each host family; 0 leaves it out. A + joins faults: {starved_0+starved_2: 1}."""
+    held_out_families: dict[str, float] = field(default_factory=dict)
+    """The same for the held-out instances, for evaluation on families never trained on; {} = as in training."""
     num_train: int = 64
     """Instances that controllers are trained on."""
     num_held_out: int = 64
@@ -120,16 +122,31 @@ class InstancesConfig:
     """Channels that a starved block keeps."""
     num_few_classes: int = 4
     """Classes that remain in the ``few_classes`` family."""
+    data_fraction: float = 0.1
+    """Share of the training samples that remain in the ``few_samples`` family."""
+    label_noise_rate: float = 0.3
+    """Share of the training labels that are wrong in the ``label_noise`` family."""
 
     def __post_init__(self) -> None:
-        for family, weight in self.families.items():
-            at_least(f"instances.families.{family}", weight, 0)
-        if not any(self.families.values()):
-            raise ValueError(f"instances.families must give a weight above 0 to at least one of {list(self.families)}")
+        for key, families in self.mixes().items():
+            for family, weight in families.items():
+                at_least(f"{key}.{family}", weight, 0)
+            if not any(families.values()):
+                raise ValueError(f"{key} must give a weight above 0 to at least one of {list(families)}")
         at_least("instances.num_train", self.num_train, 1)
         at_least("instances.num_held_out", self.num_held_out, 1)
         at_least("instances.alive_channels", self.alive_channels, 1)
         at_least("instances.num_few_classes", self.num_few_classes, 2)
+        for key in ("data_fraction", "label_noise_rate"):
+            positive(f"instances.{key}", getattr(self, key))
+            at_most(f"instances.{key}", getattr(self, key), "all of them", 1)
+
+    def mixes(self) -> dict[str, dict[str, float]]:
+        """The mixes of families that were given, by key."""
+        mixes = {"instances.families": self.families}
+        if self.held_out_families:
+            mixes["instances.held_out_families"] = self.held_out_families
+        return mixes
 
 
 @dataclass(kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from esper.config.growth import (
 )
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
 from esper.devices import parse_devices, shown
-from esper.hosts import check_fault
+from esper.hosts import check_fault, parse_faults
 
 
 class Level(StrEnum):
@@ -204,13 +204,15 @@ class Config:
         at_most(
             "evaluation.num_hosts", self.evaluation.num_hosts, "instances.num_held_out", self.instances.num_held_out
         )
-        drawn = [family for family, weight in self.instances.families.items() if weight]
-        for family in drawn:
-            try:
-                check_fault(family, len(self.host.widths))
-            except ValueError as error:
-                raise ValueError(f"instances.families.{family}: {error} (weight 0 leaves a family out)") from None
-        if any(family.startswith("starved_") for family in drawn):
-            at_most(
-                "instances.alive_channels", self.instances.alive_channels, "min(host.widths)", min(self.host.widths)
-            )
+        narrowest = min(self.host.widths)
+        for key, families in self.instances.mixes().items():
+            for family in (family for family, weight in families.items() if weight):
+                try:
+                    check_fault(family, len(self.host.widths))
+                except ValueError as error:
+                    raise ValueError(f"{key}.{family}: {error} (weight 0 leaves a family out)") from None
+                faults = parse_faults(family)
+                if faults.starved:
+                    at_most("instances.alive_channels", self.instances.alive_channels, "min(host.widths)", narrowest)
+                if faults.width is not None:
+                    at_most(f"channels of {key}.{family}", faults.width, "min(host.widths)", narrowest)

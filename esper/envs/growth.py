@@ -50,6 +50,7 @@ from esper.population import (
 )
 from esper.population.counterfactuals import num_pair_configurations
 from esper.population.shapley import plan_shapley, shapley_values
+from esper.population.training import targets
 from esper.rng import generator
 
 
@@ -108,6 +109,8 @@ class GrowthEnv:
         self._probes: Tensor | None = None
         self._shapley = torch.full((num_envs, num_slots), torch.nan, dtype=torch.float64)
         self._val: Samples | None = None
+        self._labels = nursery.task.train.labels
+        self._lr: float | Tensor = nursery.training.lr
         self.host_seconds = 0.0
         self.skipped_steps = self.non_finite = 0
 
@@ -137,6 +140,7 @@ class GrowthEnv:
         self._returns = self._returns.masked_fill(fresh, 0.0)
         self._over = self._over & ~fresh
         self._val = self.nursery.val(self.instances)
+        self._labels, self._lr = self.nursery.train_labels(self.instances), self.nursery.lr(self.instances)
         if self.settings.slot_probes and len(chosen):
             self._probe_fresh(fresh)
         return self.observation()
@@ -233,12 +237,12 @@ class GrowthEnv:
         return train_epoch(
             self.population,
             task.train.images,
-            task.train.labels,
+            self._labels,
             self.nursery.order(self.instances, self.history.epoch.tolist()),
             growth,
             incubation=self.settings.incubation,
             num_steps=training.steps_per_epoch,
-            lr=training.lr,
+            lr=self._lr,
             max_grad_norm=training.max_grad_norm,
             probe=self.settings.slot_probes,
         )
@@ -356,5 +360,5 @@ class GrowthEnv:
         """Slot probes of new hosts, on the first batch that they will see."""
         task, batch = self.nursery.task, self.nursery.training.batch_size
         first = self.nursery.order(self.instances, self.history.epoch.tolist())[:, :batch].to(self.population.device)
-        probes = probe_hosts(self.population, task.train.images[first], task.train.labels[first])
+        probes = probe_hosts(self.population, task.train.images[first], targets(self._labels, first))
         self._probes = probes if self._probes is None else torch.where(fresh[:, None, None], probes, self._probes)

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from esper.hosts.faults import FEW_CLASSES, INTACT, check_fault
+from esper.hosts.faults import Faults, check_fault, parse_faults
 from esper.rng import derive_seed, generator
 from esper.tasks.data import TaskData
 
@@ -29,9 +29,11 @@ class Instance:
     Attributes:
         index: position in its pool.
         split: instances of ``held_out`` are never trained on.
-        family: what is wrong with the host.
-        host_seed, order_seed: of host init and of data order.
+        family: what is wrong with the host: a name that :func:`esper.hosts.faults.parse_faults` reads.
+        host_seed, order_seed: of host init; of data order, and of which samples it has and which labels are wrong.
         classes: the only classes in its data, or ``None`` for all.
+        data_fraction: share of the training samples that it has.
+        label_noise_rate: share of those whose label is wrong.
     """
 
     index: int
@@ -40,11 +42,13 @@ class Instance:
     host_seed: int
     order_seed: int
     classes: tuple[int, ...] | None = None
+    data_fraction: float = 1.0
+    label_noise_rate: float = 0.0
 
     @property
-    def fault(self) -> str:
-        """What :func:`esper.hosts.faults.fault_mask` takes."""
-        return INTACT if self.family == FEW_CLASSES else self.family
+    def faults(self) -> Faults:
+        """What its family's name says."""
+        return parse_faults(self.family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +67,27 @@ class InstancePool:
         num_blocks: int,
         num_classes: int,
         num_few_classes: int = 3,
+        data_fraction: float = 0.1,
+        label_noise_rate: float = 0.3,
         base_seed: int = 0,
     ) -> InstancePool:
         """Make the instances of a split.
 
         Args:
-            families: family to weight: one of ``FAULT_FORMS`` in :mod:`esper.hosts.faults`. Families get shares
-                of ``count`` in proportion to their weights (largest remainder), evenly mixed along the pool.
+            families: family to weight: one of ``FAULT_FORMS`` in :mod:`esper.hosts.faults`, or several joined with
+                ``+``. Families get shares of ``count`` in proportion to their weights (largest remainder), evenly
+                mixed along the pool.
             count: number of instances.
             split: ``train`` or ``held_out``. No two instances of both together share a seed.
             num_blocks: of the host.
             num_classes: of the task.
             num_few_classes: classes that an instance of ``few_classes`` keeps, drawn per instance.
+            data_fraction: share of the training samples that one of ``few_samples`` keeps.
+            label_noise_rate: share of the training labels that are wrong in one of ``label_noise``.
             base_seed: another pool of the same kind; not the run's seed, or runs would not be comparable.
 
         Raises:
-            ValueError: unknown family or split, a weight below 0, no weight at all, or a count out of range.
+            ValueError: unknown family or split, a weight below 0, no weight at all, or a count or share out of range.
         """
         _check_families(families, num_blocks)
         if split not in SPLITS:
@@ -89,13 +98,25 @@ class InstancePool:
             raise ValueError(
                 f"num_few_classes={num_few_classes} must be from 2 to {num_classes}, the classes there are"
             )
-        names = _interleave(_apportion(families, count))
-        return cls(
-            tuple(
-                _make_instance(index, split, family, base_seed, num_classes, num_few_classes)
-                for index, family in enumerate(names)
+        for name, share in (("data_fraction", data_fraction), ("label_noise_rate", label_noise_rate)):
+            if not 0 < share <= 1:
+                raise ValueError(f"{name}={share} must be above 0 and at most 1")
+        instances = []
+        for index, family in enumerate(_interleave(_apportion(families, count))):
+            faults, stream = parse_faults(family), ("instance", base_seed, split, index)
+            instances.append(
+                Instance(
+                    index=index,
+                    split=split,
+                    family=family,
+                    host_seed=_split_seed(split, *stream, "host"),
+                    order_seed=_split_seed(split, *stream, "order"),
+                    classes=_draw_classes(num_classes, num_few_classes, *stream) if faults.few_classes else None,
+                    data_fraction=data_fraction if faults.few_samples else 1.0,
+                    label_noise_rate=label_noise_rate if faults.label_noise else 0.0,
+                )
             )
-        )
+        return cls(tuple(instances))
 
     def draw(self, run_seed: int, env: int, episode: int) -> Instance:
         """The instance of an environment's episode.
@@ -143,22 +164,8 @@ def _interleave(shares: Mapping[str, int]) -> list[str]:
     return [name for _, name in sorted(slots, key=lambda slot: slot[0])]
 
 
-def _make_instance(
-    index: int, split: SplitName, family: str, base_seed: int, num_classes: int, num_few_classes: int
-) -> Instance:
-    stream = ("instance", base_seed, split, index)
-    classes = None
-    if family == FEW_CLASSES:
-        drawn = torch.randperm(num_classes, generator=generator(*stream, "classes"))[:num_few_classes]
-        classes = tuple(sorted(drawn.tolist()))
-    return Instance(
-        index=index,
-        split=split,
-        family=family,
-        host_seed=_split_seed(split, *stream, "host"),
-        order_seed=_split_seed(split, *stream, "order"),
-        classes=classes,
-    )
+def _draw_classes(num_classes: int, kept: int, *stream: int | str) -> tuple[int, ...]:
+    return tuple(sorted(torch.randperm(num_classes, generator=generator(*stream, "classes"))[:kept].tolist()))
 
 
 def _split_seed(split: SplitName, *parts: int | str) -> int:
@@ -172,17 +179,21 @@ class InstanceData:
 
     Attributes:
         train_pool: ``int64 [M]``, indices of training samples.
+        train_labels: ``int64 [N_train]``, labels as the host is told them: the task's own tensor, or a noisy copy.
         val_weight, test_weight: ``float32 [N_val]`` and ``[N_test]``; equal on the instance's samples, 0 elsewhere,
             sum 1: a weighted sum over the whole split is the mean over the instance's samples.
     """
 
     train_pool: Tensor
+    train_labels: Tensor
     val_weight: Tensor
     test_weight: Tensor
 
 
 def instance_data(task: TaskData, instance: Instance) -> InstanceData:
-    """Restrict a task to an instance's classes.
+    """Restrict a task to an instance's classes and samples, and tell it wrong labels where its family says so.
+
+    Only training loses samples and right labels: val and test are the task's own, of the instance's classes.
 
     Raises:
         ValueError: a split holds none of the classes.
@@ -196,6 +207,29 @@ def instance_data(task: TaskData, instance: Instance) -> InstanceData:
             raise ValueError(f"{task.name} {name} has no sample of classes {instance.classes}")
         masks.append(mask)
     train, val, test = masks
+    pool, labels = train.nonzero().squeeze(1), task.train.labels
+    if instance.data_fraction < 1:
+        pool = _some(pool, max(1, round(instance.data_fraction * len(pool))), "samples", instance.order_seed)
+    if instance.label_noise_rate > 0:
+        wrong = _some(pool, round(instance.label_noise_rate * len(pool)), "wrong labels", instance.order_seed)
+        labels = labels.index_copy(0, wrong, _other_classes(labels[wrong], instance, task.num_classes))
     return InstanceData(
-        train_pool=train.nonzero().squeeze(1), val_weight=val.float() / val.sum(), test_weight=test.float() / test.sum()
+        train_pool=pool,
+        train_labels=labels,
+        val_weight=val.float() / val.sum(),
+        test_weight=test.float() / test.sum(),
     )
+
+
+def _some(pool: Tensor, count: int, *stream: int | str) -> Tensor:
+    """``count`` of the samples, in their order. Drawn on the CPU, so the same on every device."""
+    picks = torch.randperm(len(pool), generator=generator(*stream))[:count].sort().values
+    return pool[picks.to(pool.device)]
+
+
+def _other_classes(labels: Tensor, instance: Instance, num_classes: int) -> Tensor:
+    """For each label another class of the instance, all equally likely."""
+    classes = torch.tensor(instance.classes or range(num_classes), device=labels.device)
+    stream = generator("other classes", instance.order_seed)
+    shift = torch.randint(1, len(classes), labels.shape, generator=stream).to(labels.device)
+    return classes[(torch.searchsorted(classes, labels) + shift) % len(classes)]

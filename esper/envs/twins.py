@@ -30,7 +30,7 @@ class HostTraining:
         num_epochs: epochs of an episode.
         steps_per_epoch: minibatches per epoch.
         batch_size: samples per minibatch.
-        lr: learning rate of hosts and modules.
+        lr: learning rate of hosts and modules, but for a family's factor on it.
         max_grad_norm: gradient clip per (environment, owner); 0 is off.
         alive_channels: channels that a starved block keeps.
     """
@@ -50,7 +50,7 @@ class Nursery:
         self.task = task
         self.training = training
         self._host = copy.deepcopy(host)
-        self._data: dict[tuple[int, ...] | None, InstanceData] = {}
+        self._data: dict[Instance | tuple[int, ...] | None, InstanceData] = {}
 
     def place(self, population: Population, environments: Sequence[int], instances: Sequence[Instance]) -> None:
         """Start the hosts of some instances in some environments."""
@@ -66,6 +66,19 @@ class Nursery:
         ]
         return torch.stack(rows)
 
+    def train_labels(self, instances: Sequence[Instance]) -> Tensor:
+        """What :func:`esper.population.train_epoch` takes: one ``int64 [N]`` for all, ``[E, N]`` if any is noisy."""
+        labels = [self.data(instance).train_labels for instance in instances]
+        own = self.task.train.labels
+        return own if all(each is own for each in labels) else torch.stack(labels)
+
+    def lr(self, instances: Sequence[Instance]) -> float | Tensor:
+        """Learning rate of hosts and modules: one for all, ``float64 [E]`` if any differs."""
+        factors = [instance.faults.lr_factor for instance in instances]
+        if all(factor == 1 for factor in factors):
+            return self.training.lr
+        return self.training.lr * torch.tensor(factors, dtype=torch.float64)
+
     def val(self, instances: Sequence[Instance]) -> Samples:
         """Validation samples of some instances."""
         return _samples(self.task.val, [self.data(instance).val_weight for instance in instances])
@@ -76,14 +89,16 @@ class Nursery:
 
     def data(self, instance: Instance) -> InstanceData:
         """The instance's share of the task."""
-        if instance.classes not in self._data:
-            self._data[instance.classes] = instance_data(self.task, instance)
-        return self._data[instance.classes]
+        drawn = instance.data_fraction < 1 or instance.label_noise_rate > 0
+        key = instance if drawn else instance.classes
+        if key not in self._data:
+            self._data[key] = instance_data(self.task, instance)
+        return self._data[key]
 
     def _birth(self, instance: Instance) -> tuple[Tensor, Tensor]:
         """Host parameters ``[P]`` and which of them exist ``bool [P]``."""
         reset_parameters(self._host.segments, generator("host", instance.host_seed))
-        mask = fault_mask(self._host, instance.fault, self.training.alive_channels)
+        mask = fault_mask(self._host, instance.family, self.training.alive_channels)
         live = torch.cat([mask[name].flatten() for name, _ in self._host.named_host_parameters()])
         return flatten_parameters(self._host.segments), live
 
@@ -161,17 +176,18 @@ class TwinCache:
         nursery.place(population, range(population.num_envs), rows)
         empty = torch.zeros_like(population.blueprint, dtype=torch.bool)
         growth = GrowthStage(alpha=empty.double(), developing=empty, isolated=empty)
+        labels, lr = nursery.train_labels(rows), nursery.lr(rows)
         curves = []
         for epoch in range(training.num_epochs):
             train_epoch(
                 population,
                 nursery.task.train.images,
-                nursery.task.train.labels,
+                labels,
                 nursery.order(rows, [epoch] * len(rows)),
                 growth,
                 incubation="auxiliary",
                 num_steps=training.steps_per_epoch,
-                lr=training.lr,
+                lr=lr,
                 max_grad_norm=training.max_grad_norm,
             )
             scores, _ = evaluate(population, nursery.val(rows), growth.alpha)

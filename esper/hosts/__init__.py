@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from esper.hosts.base import Place, SegmentedHost
 from esper.hosts.cnn import CNNHost, build_cnn
-from esper.hosts.faults import check_fault, fault_mask
+from esper.hosts.faults import check_fault, fault_mask, parse_faults
 from esper.hosts.init import reset_parameters
 
 HOSTS: dict[str, Callable[..., SegmentedHost]] = {"cnn": build_cnn}
@@ -36,5 +36,6 @@ __all__ = [
     "build_host",
     "check_fault",
     "fault_mask",
+    "parse_faults",
     "reset_parameters",
 ]

@@ -33,6 +33,10 @@ class CNNHost(SegmentedHost):
         norm_groups: groups of every GroupNorm.
         place_rows: kinds of places to offer: 0 after a block's ReLU, 1 after its pooling.
 
+    Attributes:
+        blocks: names of each block's parameters.
+        head: name of the weights that read the last block.
+
     Raises:
         ValueError: lists of different length, an even kernel, a width that ``norm_groups`` does not divide, or an
             unknown place row.
@@ -92,6 +96,7 @@ class CNNHost(SegmentedHost):
 
         super().__init__(segments, places)
         self.blocks = tuple(names)
+        self.head = f"segments.{len(places)}.head.weight"
 
 
 def _check_blocks(

@@ -90,7 +90,7 @@ class Stack:
 
 @torch.no_grad()
 def adam_step(
-    stacks: Sequence[Stack], gradients: Sequence[Tensor], *, lr: float, max_grad_norm: float = 0.0
+    stacks: Sequence[Stack], gradients: Sequence[Tensor], *, lr: float | Sequence[Tensor], max_grad_norm: float = 0.0
 ) -> list[Tensor]:
     """One Adam step for every row of every stack, each row an owner with its own norm, clip and step count.
 
@@ -99,7 +99,7 @@ def adam_step(
     Args:
         stacks: owners of parameters ``[R_i, P_i]``.
         gradients: one ``[R_i, P_i]`` per stack; changed in place.
-        lr: learning rate.
+        lr: learning rate, one for all or ``[R_i, 1]`` per stack.
         max_grad_norm: clip of each row's norm; 0 is off.
 
     Returns:
@@ -130,7 +130,8 @@ def adam_step(
 
     # Rows that never took a step would divide by zero; they have no update to scale.
     counts = [step.clamp(min=1) for step in steps]
-    sizes = [lr * ok / (1 - beta1**count) for ok, count in zip(taken, counts, strict=True)]
+    rates: Sequence[float | Tensor] = [lr] * len(stacks) if isinstance(lr, float | int) else lr
+    sizes = [rate * ok / (1 - beta1**count) for rate, ok, count in zip(rates, taken, counts, strict=True)]
     roots = [(1 - beta2**count).sqrt() for count in counts]
     denominators = torch._foreach_div(torch._foreach_sqrt(exp_avg_sqs), roots)
     torch._foreach_add_(denominators, ADAM_EPS)

@@ -211,7 +211,7 @@ def train_epoch(
     *,
     incubation: str,
     num_steps: int,
-    lr: float,
+    lr: float | Tensor,
     max_grad_norm: float = 0.0,
     probe: bool = False,
 ) -> EpochStats:
@@ -220,12 +220,12 @@ def train_epoch(
     Args:
         population: hosts and modules, changed in place.
         images: ``[N, ...]`` training inputs.
-        labels: ``int64 [N]``.
+        labels: ``int64 [N]``, or ``[E, N]`` where hosts are told different ones.
         order: ``int64 [E, num_steps * B]``, each host's own samples.
         growth: stages of the modules.
         incubation: one of :data:`INCUBATIONS`.
         num_steps: minibatches.
-        lr: learning rate of hosts and modules.
+        lr: learning rate of hosts and modules, one for all or ``[E]``.
         max_grad_norm: clip per (environment, owner); 0 is off.
         probe: measure slot probes at the last step.
     """
@@ -234,12 +234,13 @@ def train_epoch(
     loss_sum = torch.zeros(population.num_envs, device=population.device, dtype=population.dtype)
     scaling = plan_scaling(population, growth, parts)
     gradient_norms = GradientNorms(num_steps, scaling)
+    rates = _rates(stacks, lr)
     probes = None
     for step, batch in enumerate(order.to(population.device, non_blocking=True).chunk(num_steps, dim=1)):
         measured = probe and step == num_steps - 1
         result = take_step(population, parts, images, labels, batch, probe=measured, scaling=scaling)
         probes = result.probes
-        norms = adam_step(stacks, result.gradients, lr=lr, max_grad_norm=max_grad_norm)
+        norms = adam_step(stacks, result.gradients, lr=rates, max_grad_norm=max_grad_norm)
         gradient_norms.add(norms, result.loss, result.incubation_loss)
         loss_sum += result.loss
     if probes is not None and scaling is not None:
@@ -252,6 +253,14 @@ def train_epoch(
         skipped_steps=int(skipped),
         probes=None if probes is None else probes.cpu(),
     )
+
+
+def _rates(stacks: Sequence[Stack], lr: float | Tensor) -> float | list[Tensor]:
+    """Learning rates of the environments ``[E]`` as those of the rows of each stack, ``[R, 1]``."""
+    if not isinstance(lr, Tensor):
+        return lr
+    columns = [lr[stack.environments].unsqueeze(1) for stack in stacks]
+    return [column.to(stack.values, non_blocking=True) for column, stack in zip(columns, stacks, strict=True)]
 
 
 def _read(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -285,7 +294,7 @@ def take_step(
         population: hosts and modules.
         parts: what is run at once.
         images: ``[N, ...]`` training inputs.
-        labels: ``int64 [N]``.
+        labels: ``int64 [N]``, or ``[E, N]`` where hosts are told different ones.
         batch: ``int64 [E, B]``, each host's own samples.
         probe: measure slot probes.
         scaling: fp16's loss scales.
@@ -294,7 +303,7 @@ def take_step(
     factors = [None] * len(parts) if scaling is None else scaling.factors([len(part.incubated[0]) for part in parts])
     for part, scales in zip(parts, factors, strict=True):
         own = batch[part.rows]
-        x, y = _take(images, own), labels[own]
+        x, y = _take(images, own), targets(labels if labels.dim() == 1 else labels[part.rows], own)
         result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=probe, factors=scales)
         results.append(result)
         if probe:
@@ -318,6 +327,19 @@ def _take(images: Tensor, index: Tensor) -> Tensor:
     else:
         taken = images.index_select(0, index.flatten())
     return taken.view(*index.shape, *images.shape[1:])
+
+
+def targets(labels: Tensor, index: Tensor) -> Tensor:
+    """Labels of each host's own samples.
+
+    Args:
+        labels: ``int64 [N]``, or ``[E, N]`` where hosts are told different ones.
+        index: ``int64 [E, B]``.
+
+    Returns:
+        ``int64 [E, B]``.
+    """
+    return labels[index] if labels.dim() == 1 else labels.gather(1, index)
 
 
 def plan_parts(population: Population, growth: GrowthStage, incubation: str) -> list[Part]:

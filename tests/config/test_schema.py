@@ -99,6 +99,21 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
         ("evaluation.schedule.first.epoch=25", "evaluation.schedule.first.epoch must be at most 24 (env.num_epochs"),
         ("instances.families.starved_9=1", "'starved_9' names block 9; the host has blocks 0 to 2"),
         ("instances.families.odd=1", "instances.families.odd: unknown host fault 'odd'; known: intact"),
+        (
+            "instances.families.narrow_9=1",
+            "channels of instances.families.narrow_9 must be at most 8 (min(host.widths))",
+        ),
+        (
+            "instances.held_out_families.odd=1",
+            "instances.held_out_families.odd: unknown host fault 'odd'; known: intact",
+        ),
+        ("instances.held_out_families.intact=-1", "instances.held_out_families.intact must be at least 0, got -1.0"),
+        (
+            "instances.held_out_families.intact=0",
+            "instances.held_out_families must give a weight above 0 to at least one",
+        ),
+        ("instances.data_fraction=0", "instances.data_fraction must be above 0, got 0.0"),
+        ("instances.label_noise_rate=1.5", "instances.label_noise_rate must be at most 1 (all of them), got 1.5"),
     ],
 )
 def test_impossible_values_are_refused_by_key_and_value(override: str, message: str) -> None:

@@ -67,6 +67,20 @@ def test_never_growing_earns_exactly_zero_in_every_step(mapping: str, amp: str) 
     assert all(episode.episode_return == 0 for episode in results[-1].episodes)
 
 
+@pytest.mark.parametrize("mapping", ["loop", "grouped", "matmul"])
+def test_never_growing_earns_exactly_zero_whatever_the_family(mapping: str) -> None:
+    """All at once, in another order than their twins."""
+    families = ("intact", "narrow_4", "few_samples", "label_noise", "lr_times_3", "lr_over_3", "starved_0+starved_2")
+    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=4", "instances.num_train=7")
+    env = small_env(laboratory, num_envs=7, families=families)
+    assert env.twins is not None
+    env.twins.require(env.pool)
+    results = play_episode(env, controller(laboratory, "never", num_envs=7))
+    assert all((result.reward == 0).all() for result in results)
+    assert {instance.family for instance in env.instances} == set(families)
+    assert env.instances != list(env.pool)
+
+
 @pytest.mark.parametrize("incubation", ["auxiliary", "straight_through"])
 @pytest.mark.parametrize(
     ("mapping", "amp"),

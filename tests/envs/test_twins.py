@@ -21,6 +21,7 @@ from esper.rng import generator
 from esper.tasks import epoch_indices
 
 FAMILIES = ("intact", "starved_1", "centre_tap_12", "few_classes")
+OTHER_FAMILIES = ("narrow_4", "few_samples", "label_noise", "starved_0+label_noise+lr_times_3")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,13 @@ def laboratory() -> Laboratory:
 
 @pytest.fixture(scope="module")
 def pool(laboratory: Laboratory) -> InstancePool:
-    return InstancePool.build(dict.fromkeys(FAMILIES, 1.0), 4, "train", num_blocks=3, num_classes=10, num_few_classes=3)
+    return pool_of(FAMILIES)
+
+
+def pool_of(families: tuple[str, ...]) -> InstancePool:
+    """One instance of each."""
+    weights = dict.fromkeys(families, 1.0)
+    return InstancePool.build(weights, len(families), "train", num_blocks=3, num_classes=10, num_few_classes=3)
 
 
 def cache(laboratory: Laboratory, num_envs: int) -> TwinCache:
@@ -42,15 +49,15 @@ def train_alone(laboratory: Laboratory, instance: Instance) -> list[tuple[float,
     task, training = laboratory.task, laboratory.nursery.training
     host = copy.deepcopy(laboratory.host)
     reset_parameters(host.segments, generator("host", instance.host_seed))
-    mask = fault_mask(host, instance.fault, training.alive_channels)
+    mask = fault_mask(host, instance.family, training.alive_channels)
     mask_host(host, mask)
-    optimizer = torch.optim.Adam(host.parameters(), lr=training.lr)
+    optimizer = torch.optim.Adam(host.parameters(), lr=training.lr * instance.faults.lr_factor)
     data = laboratory.nursery.data(instance)
     points = []
     for epoch in range(training.num_epochs):
         count = training.steps_per_epoch * training.batch_size
         for batch in epoch_indices(data.train_pool, count, instance.order_seed, epoch).split(training.batch_size):
-            loss = nn.functional.cross_entropy(host(task.train.images[batch]), task.train.labels[batch])
+            loss = nn.functional.cross_entropy(host(task.train.images[batch]), data.train_labels[batch])
             optimizer.zero_grad()
             loss.backward()
             for name, parameter in host.named_host_parameters():
@@ -62,9 +69,10 @@ def train_alone(laboratory: Laboratory, instance: Instance) -> list[tuple[float,
 
 
 @pytest.mark.parametrize("mapping", sorted(MAPPINGS))
-def test_a_twin_is_its_instance_trained_alone(mapping: str, pool: InstancePool) -> None:
+@pytest.mark.parametrize("families", [FAMILIES, OTHER_FAMILIES], ids=["plain", "other"])
+def test_a_twin_is_its_instance_trained_alone(mapping: str, families: tuple[str, ...]) -> None:
     """Every family: init, missing weights, data, order, optimizer and score, within rounding."""
-    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=4")
+    laboratory, pool = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=4"), pool_of(families)
     twins = cache(laboratory, num_envs=4)
     for instance in pool:
         alone = train_alone(laboratory, instance)

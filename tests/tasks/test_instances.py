@@ -79,7 +79,7 @@ def test_pools_are_reproducible_and_a_longer_one_of_one_family_extends_a_shorter
 def test_few_classes_draws_classes_per_instance_on_an_intact_host() -> None:
     instances = list(pool(count=20, families={"few_classes": 1}))
     for instance in instances:
-        assert instance.fault == "intact"
+        assert not instance.faults.masks_weights
         assert instance.classes is not None
         assert len(set(instance.classes)) == 3
         assert set(instance.classes) <= set(range(10))
@@ -129,6 +129,71 @@ def test_without_restriction_every_sample_counts_alike() -> None:
     torch.testing.assert_close(data.test_weight, torch.full((397,), 1 / 397))
 
 
+def test_families_of_data_and_rate_leave_the_host_whole_and_joined_ones_have_all_of_theirs() -> None:
+    families = {"few_samples": 1.0, "label_noise": 1.0, "lr_times_3": 1.0, "label_noise+few_classes+few_samples": 1.0}
+    few, noisy, fast, joined = InstancePool.build(
+        families, 4, "train", num_blocks=3, num_classes=10, data_fraction=0.2, label_noise_rate=0.4
+    )
+    assert [(x.data_fraction, x.label_noise_rate, x.faults.lr_factor) for x in (few, noisy, fast)] == [
+        (0.2, 0.0, 1.0),
+        (1.0, 0.4, 1.0),
+        (1.0, 0.0, 3.0),
+    ]
+    assert (joined.data_fraction, joined.label_noise_rate) == (0.2, 0.4)
+    assert joined.classes is not None
+    assert not any(x.faults.masks_weights for x in (few, noisy, fast, joined))
+
+
+def one_of(family: str, index: int = 0, **numbers: float) -> Instance:
+    instances = InstancePool.build({family: 1.0}, 3, "train", num_blocks=3, num_classes=10, **numbers)  # type: ignore[arg-type]
+    return instances[index]
+
+
+def test_few_samples_keeps_its_own_share_of_the_training_samples_and_nothing_else_changes() -> None:
+    task = load_task("digits")
+    data = [instance_data(task, one_of("few_samples", index, data_fraction=0.1)) for index in (0, 1, 0)]
+    assert [len(each.train_pool.unique()) for each in data] == [100] * 3
+    assert torch.equal(data[0].train_pool, data[2].train_pool), "the same whenever it is asked for"
+    assert not torch.equal(data[0].train_pool, data[1].train_pool)
+    for each in data:
+        assert each.train_labels is task.train.labels
+        assert each.val_weight.unique().tolist() == pytest.approx([1 / 400])
+        assert each.test_weight.unique().tolist() == pytest.approx([1 / 397])
+    assert len(instance_data(task, one_of("few_samples", data_fraction=1e-9)).train_pool) == 1
+
+
+def test_label_noise_tells_a_fixed_share_of_wrong_training_labels() -> None:
+    task = load_task("digits")
+    before = [split.labels.clone() for split in (task.train, task.val, task.test)]
+    data = [instance_data(task, one_of("label_noise", index, label_noise_rate=0.3)) for index in (0, 1, 0)]
+    wrong = [each.train_labels != task.train.labels for each in data]
+    assert [int(mask.sum()) for mask in wrong] == [300] * 3
+    assert torch.equal(data[0].train_labels, data[2].train_labels), "the same whenever it is asked for"
+    assert int((wrong[0] & wrong[1]).sum()) < 150, "another instance, other samples"
+    shift = (data[0].train_labels - task.train.labels)[wrong[0]] % 10
+    assert set(shift.tolist()) == set(range(1, 10)), "any other class"
+    assert all(
+        torch.equal(split.labels, old) for split, old in zip((task.train, task.val, task.test), before, strict=True)
+    )
+    for each in data:
+        assert each.train_pool.tolist() == list(range(1000))
+        assert each.val_weight.unique().tolist() == pytest.approx([1 / 400])
+        assert each.test_weight.unique().tolist() == pytest.approx([1 / 397])
+
+
+def test_joined_data_faults_apply_to_one_another() -> None:
+    """Wrong labels are a share of the samples that are left, and name classes that are left."""
+    task = load_task("digits")
+    instance = one_of("few_classes+few_samples+label_noise", data_fraction=0.5, label_noise_rate=0.2)
+    assert instance.classes is not None
+    data = instance_data(task, instance)
+    ours = int(torch.isin(task.train.labels, torch.tensor(instance.classes)).sum())
+    assert len(data.train_pool) == round(0.5 * ours)
+    labels, told = task.train.labels[data.train_pool], data.train_labels[data.train_pool]
+    assert int((labels != told).sum()) == round(0.2 * len(data.train_pool))
+    assert set(told.tolist()) == set(labels.tolist()) == set(instance.classes)
+
+
 @pytest.mark.parametrize(
     ("families", "message"),
     [
@@ -152,3 +217,7 @@ def test_other_bad_values_are_refused() -> None:
         pool(count=0)
     with pytest.raises(ValueError, match="num_few_classes=11 must be from 2 to 10"):
         InstancePool.build(FAMILIES, 4, "train", num_blocks=3, num_classes=10, num_few_classes=11)
+    with pytest.raises(ValueError, match="data_fraction=0 must be above 0 and at most 1"):
+        one_of("few_samples", data_fraction=0)
+    with pytest.raises(ValueError, match=r"label_noise_rate=1.5 must be above 0 and at most 1"):
+        one_of("label_noise", label_noise_rate=1.5)

@@ -53,6 +53,25 @@ def test_all_controllers_meet_the_same_held_out_hosts(laboratory: Laboratory, ou
     assert not trained_on & {instance.host_seed for instance in instances}
 
 
+def test_held_out_hosts_may_be_of_a_family_that_is_never_trained_on() -> None:
+    laboratory = small_laboratory(
+        "instances.families.starved_1=0",
+        "+instances.held_out_families={starved_1:1,narrow_4:1}",
+        "instances.num_train=12",
+        "instances.num_held_out=6",
+    )
+    train, held_out = laboratory.pool("train", 12), laboratory.pool("held_out", 6)
+    assert {instance.family for instance in held_out} == {"starved_1", "narrow_4"}
+    assert not {instance.family for instance in train} & {instance.family for instance in held_out}
+    seeds = [{seed for x in pool for seed in (x.host_seed, x.order_seed)} for pool in (train, held_out)]
+    assert not seeds[0] & seeds[1]
+
+
+def test_without_families_of_their_own_held_out_hosts_are_mixed_as_those_of_training(laboratory: Laboratory) -> None:
+    pools = [laboratory.pool(split, 4) for split in ("train", "held_out")]
+    assert [x.family for x in pools[0]] == [x.family for x in pools[1]]
+
+
 def test_never_is_the_twin_and_returns_exactly_zero(outcomes: dict[str, Outcome], twins: TwinCache) -> None:
     never = outcomes["never"]
     assert (never.returns() == 0).all()
