@@ -16,7 +16,7 @@ from esper.blending import BlendedModule
 from esper.envs.instances import Instance
 from esper.envs.twins import Nursery
 from esper.hosts import SegmentedHost
-from esper.population import GrowthStage, Population, train_epoch, valuate
+from esper.population import PROBE_NAMES, GrowthStage, Population, train_epoch, valuate
 from esper.rng import generator
 
 Epoch = Callable[[], object]
@@ -71,7 +71,7 @@ class Growing:
             num_steps=training.steps_per_epoch,
             lr=training.lr,
             max_grad_norm=training.max_grad_norm,
-            probe=probe,
+            probes=PROBE_NAMES if probe else (),
         )
         valuate(
             self.population,

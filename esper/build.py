@@ -23,7 +23,7 @@ from esper.envs.twins import HostTraining, Nursery, TwinCache
 from esper.hosts import SegmentedHost, build_host
 from esper.lifecycle import GrowthRules
 from esper.policy import GrowthPolicy, Normaliser
-from esper.population import NUM_PROBES, Population, build_mapping
+from esper.population import Population, build_mapping, chosen_probes
 from esper.population.calibration import Choice, choose_mapping
 from esper.population.contest import Workload
 from esper.population.mapping import Mapping as HostMapping
@@ -114,14 +114,14 @@ class Laboratory:
     def policy(self) -> tuple[GrowthPolicy, Normaliser]:
         """A new policy, initialised from the run's seed, and its normaliser."""
         policy, num_slots = self.config.policy, len(self.slot_ids)
-        num_probes = NUM_PROBES if self.config.observation.slot_probes else 0
+        probes = chosen_probes(self.config.observation.slot_probes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed("policy", self.config.seed))
             network = GrowthPolicy(
-                num_features(num_slots, num_probes),
+                num_features(num_slots, len(probes)),
                 num_slots,
                 len(blueprint_ids()),
-                num_probes=num_probes,
+                num_probes=len(probes),
                 embedding_dim=policy.embedding_dim,
                 encoder_dim=policy.encoder_dim,
                 lstm_dim=policy.lstm_dim,
@@ -133,7 +133,7 @@ class Laboratory:
                 critic=policy.critic.name,
                 autocast_dtype=AUTOCAST_DTYPES[self.config.amp.name],
             )
-        normaliser = Normaliser(continuous_features(num_slots, num_probes))
+        normaliser = Normaliser(continuous_features(num_slots, probes))
         return network.to(self.device), normaliser.to(self.device)
 
     def schedule(self) -> list[PlannedGermination]:
@@ -263,7 +263,7 @@ def _env_settings(config: Config) -> EnvSettings:
         crash_penalty=config.reward.crash_penalty,
         reward_scale=config.reward.scale,
         param_budget=config.slots.param_budget,
-        slot_probes=config.observation.slot_probes,
+        slot_probes=chosen_probes(config.observation.slot_probes),
         contribution_decay=config.observation.contribution_decay,
     )
 

@@ -235,12 +235,15 @@ class SlotsConfig:
 class ObservationConfig:
     """What a controller sees beyond the fixed layout."""
 
-    slot_probes: bool = False
-    """Append per-slot statistics of the host (dead channels, rank, gradient, gain estimate), empty slots included."""
+    slot_probes: list[str] = field(default_factory=list)
+    """Statistics of the host at each slot to append, empty slots included: any of dead_channels, effective_rank,
+    log_gradient_norm, log_first_order_gain, in this order; [] = the fixed layout only."""
     contribution_decay: float = 0.995
     """How fast the freshness of a measured contribution falls, per epoch."""
 
     def __post_init__(self) -> None:
+        if self.slot_probes:
+            distinct("observation.slot_probes", self.slot_probes)
         within("observation.contribution_decay", self.contribution_decay, 0, 1)
 
 

@@ -25,10 +25,13 @@ def preflight(config: Config) -> None:
     # Imported here: they build on much that configuration itself must not need.
     from esper.controllers import CONTROLLERS
     from esper.envs.rewards import REWARDS
+    from esper.population import PROBE_NAMES
 
     known("task.name", config.task.name, TASKS)
     known("host.name", config.host.name, HOSTS)
     known("reward.family", config.reward.family, REWARDS)
+    for probe in config.observation.slot_probes:
+        known("observation.slot_probes", probe, PROBE_NAMES)
     for controller in config.evaluation.controllers:
         known("evaluation.controllers", controller, CONTROLLERS)
     placement = outside_placement()

@@ -5,6 +5,7 @@ Layout: the base features; then those of slot 0, slot 1, …; then, if there are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from esper.actions import OP_NAMES
 from esper.envs.history import HISTORY
 from esper.lifecycle import STAGE_NAMES
-from esper.population.probes import NUM_PROBES, PROBE_NAMES
+from esper.population.probes import PROBE_NAMES, chosen_probes
 
 BOUND = 2.0
 """No feature leaves [-2, 2]."""
@@ -95,7 +96,7 @@ _SLOT: tuple[_Row, ...] = (
     _value("freshness", 0, 1),
 )
 
-_PROBE: tuple[_Row, ...] = tuple(_value(name, -BOUND, BOUND) for name in PROBE_NAMES)
+_PROBE: dict[str, _Row] = {name: _value(name, -BOUND, BOUND) for name in PROBE_NAMES}
 
 NUM_BASE_FEATURES = len(_BASE)
 NUM_SLOT_FEATURES = len(_SLOT)
@@ -110,20 +111,18 @@ def num_features(num_slots: int, num_probes: int = 0) -> int:
     return NUM_BASE_FEATURES + (NUM_SLOT_FEATURES + num_probes) * num_slots
 
 
-def feature_table(num_slots: int, num_probes: int = 0) -> tuple[Feature, ...]:
+def feature_table(num_slots: int, probes: Sequence[str] = ()) -> tuple[Feature, ...]:
     """Every column in order.
 
     Args:
         num_slots: S.
-        num_probes: 0, or up to as many as :data:`PROBE_NAMES`.
+        probes: names of the slot probes.
 
     Raises:
-        ValueError: more probes than there are.
+        ValueError: an unknown probe.
     """
-    if not 0 <= num_probes <= NUM_PROBES:
-        raise ValueError(f"num_probes={num_probes}: the probes are {', '.join(PROBE_NAMES)}")
     rows = list(_BASE)
-    for block in (_SLOT, _PROBE[:num_probes]):
+    for block in (_SLOT, [_PROBE[name] for name in chosen_probes(probes)]):
         rows += [(f"slot{slot}.{row[0]}", *row[1:]) for slot in range(num_slots) for row in block]
     return tuple(
         Feature(name=name, index=index, low=low, high=high, continuous=continuous)
@@ -131,6 +130,6 @@ def feature_table(num_slots: int, num_probes: int = 0) -> tuple[Feature, ...]:
     )
 
 
-def continuous_features(num_slots: int, num_probes: int = 0) -> Tensor:
+def continuous_features(num_slots: int, probes: Sequence[str] = ()) -> Tensor:
     """``bool [D]``: the columns a running normaliser applies to."""
-    return torch.tensor([feature.continuous for feature in feature_table(num_slots, num_probes)])
+    return torch.tensor([feature.continuous for feature in feature_table(num_slots, probes)])

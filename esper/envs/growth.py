@@ -244,7 +244,7 @@ class GrowthEnv:
             num_steps=training.steps_per_epoch,
             lr=self._lr,
             max_grad_norm=training.max_grad_norm,
-            probe=self.settings.slot_probes,
+            probes=self.settings.slot_probes,
         )
 
     def _measure(self, stats: EpochStats, ended: Tensor) -> Valuation:
@@ -360,5 +360,7 @@ class GrowthEnv:
         """Slot probes of new hosts, on the first batch that they will see."""
         task, batch = self.nursery.task, self.nursery.training.batch_size
         first = self.nursery.order(self.instances, self.history.epoch.tolist())[:, :batch].to(self.population.device)
-        probes = probe_hosts(self.population, task.train.images[first], targets(self._labels, first))
+        probes = probe_hosts(
+            self.population, task.train.images[first], targets(self._labels, first), self.settings.slot_probes
+        )
         self._probes = probes if self._probes is None else torch.where(fresh[:, None, None], probes, self._probes)

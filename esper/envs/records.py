@@ -14,6 +14,7 @@ from esper.envs.history import HostHistory
 from esper.envs.instances import Instance
 from esper.envs.observations import Observation
 from esper.lifecycle import Applied, SlotState, Transitions
+from esper.population import PROBE_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class EnvSettings:
         crash_penalty: points.
         reward_scale: fixed factor on rewards.
         param_budget: added parameters, as a multiple of the host's, at which that feature is 1.
-        slot_probes: whether observations end with slot probes.
+        slot_probes: which slot probes observations end with.
         contribution_decay: freshness lost per epoch since a contribution was measured.
     """
 
@@ -46,7 +47,7 @@ class EnvSettings:
     crash_penalty: float = 10.0
     reward_scale: float = 0.1
     param_budget: float = 4.0
-    slot_probes: bool = True
+    slot_probes: tuple[str, ...] = PROBE_NAMES
     contribution_decay: float = 0.995
 
 

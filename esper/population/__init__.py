@@ -6,7 +6,7 @@ from esper.population.counterfactuals import Samples, Valuation, evaluate, valua
 from esper.population.losses import Scores
 from esper.population.mapping import MAPPINGS, build_mapping
 from esper.population.population import Population
-from esper.population.probes import NUM_PROBES, PROBE_NAMES
+from esper.population.probes import NUM_PROBES, PROBE_NAMES, chosen_probes
 from esper.population.training import INCUBATIONS, EpochStats, GrowthStage, probe_hosts, train_epoch
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Scores",
     "Valuation",
     "build_mapping",
+    "chosen_probes",
     "evaluate",
     "probe_hosts",
     "train_epoch",

@@ -5,60 +5,34 @@ Axis legend: E = environments, S = slots, B = batch, C = channels, H, W = space.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-PROBE_NAMES = ("dead_channels", "effective_rank", "log_gradient_norm", "log_first_order_gain")
-"""Probes of a slot, in the order of the last axis."""
-
-NUM_PROBES = len(PROBE_NAMES)
 LOG_FLOOR = 1e-8
 
 
-def slot_probes(features: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Probes of every slot, each within [-2, 2].
-
-    * dead channels: share of channels that are zero on the whole batch;
-    * effective rank of the activations: participation ratio (tr C)^2 / tr C^2 of their channel covariance, divided by
-      the number of channels;
-    * log10 of the norm of the loss gradient at the slot;
-    * log10 of the first-order gain: the norm of the loss gradient for a 3x3 convolution that would be added at the
-      slot and is zero now (the quantity that GradMax, Evci et al. 2022, maximises over new weights).
-
-    Args:
-        features: per slot ``[E, B, C, H, W]``.
-        gradients: gradients of the summed per-environment losses for them, same shapes.
-
-    Returns:
-        ``float32 [E, S, 4]``.
-    """
-    return torch.stack([_probe(x, g) for x, g in zip(features, gradients, strict=True)], dim=1)
+def _dead_channels(x: Tensor, gradient: Tensor) -> Tensor:
+    return (x.abs().amax(dim=(1, 3, 4)) <= 0).to(x.dtype).mean(dim=1)
 
 
-def _probe(x: Tensor, gradient: Tensor) -> Tensor:
-    dead = (x.abs().amax(dim=(1, 3, 4)) <= 0).to(x.dtype).mean(dim=1)
-    values = torch.stack(
-        [
-            dead,
-            _effective_rank(x),
-            _log_scale(gradient.flatten(1).norm(dim=1)),
-            _log_scale(_first_order_gain(x, gradient)),
-        ],
-        dim=1,
-    )
-    return values.nan_to_num(nan=0.0, posinf=2.0, neginf=-2.0).clamp(-2.0, 2.0).float()
-
-
-def _effective_rank(x: Tensor) -> Tensor:
+def _effective_rank(x: Tensor, gradient: Tensor) -> Tensor:
     samples = x.transpose(1, 2).flatten(2)  # (E, C, B*H*W)
     centred = samples - samples.mean(dim=2, keepdim=True)
     covariance = centred @ centred.transpose(1, 2) / centred.shape[2]
     trace = covariance.diagonal(dim1=1, dim2=2).sum(dim=1)
     square = covariance.square().sum(dim=(1, 2))
     return torch.where(square > 0, trace.square() / square.clamp(min=1e-30), 0.0) / x.shape[2]
+
+
+def _log_gradient_norm(x: Tensor, gradient: Tensor) -> Tensor:
+    return _log_scale(gradient.flatten(1).norm(dim=1))
+
+
+def _log_first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
+    return _log_scale(_first_order_gain(x, gradient))
 
 
 def _first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
@@ -75,3 +49,54 @@ def _first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
 def _log_scale(norm: Tensor) -> Tensor:
     """Norms from 1e-5 to 1e1 on [-1, 1]."""
     return (norm.clamp(min=LOG_FLOOR).log10() + 2.0) / 3.0
+
+
+_PROBES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "dead_channels": _dead_channels,
+    "effective_rank": _effective_rank,
+    "log_gradient_norm": _log_gradient_norm,
+    "log_first_order_gain": _log_first_order_gain,
+}
+
+PROBE_NAMES = tuple(_PROBES)
+"""Probes of a slot, in the order of the last axis."""
+
+NUM_PROBES = len(PROBE_NAMES)
+
+
+def chosen_probes(names: Iterable[str]) -> tuple[str, ...]:
+    """Some of :data:`PROBE_NAMES`, in their order whatever the order of ``names``.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    wanted = set(names)
+    unknown = sorted(wanted - set(PROBE_NAMES))
+    if unknown:
+        raise ValueError(f"unknown slot probe {unknown[0]!r}; the probes are {', '.join(PROBE_NAMES)}")
+    return tuple(name for name in PROBE_NAMES if name in wanted)
+
+
+def slot_probes(features: Sequence[Tensor], gradients: Sequence[Tensor], names: Sequence[str] = PROBE_NAMES) -> Tensor:
+    """Probes of every slot, each within [-2, 2].
+
+    * ``dead_channels``: share of channels that are zero on the whole batch;
+    * ``effective_rank`` of the activations: participation ratio (tr C)^2 / tr C^2 of their channel covariance, divided
+      by the number of channels;
+    * ``log_gradient_norm``: log10 of the norm of the loss gradient at the slot;
+    * ``log_first_order_gain``: log10 of the norm of the loss gradient for a 3x3 convolution that would be added at the
+      slot and is zero now (the quantity that GradMax, Evci et al. 2022, maximises over new weights).
+
+    Args:
+        features: per slot ``[E, B, C, H, W]``.
+        gradients: gradients of the summed per-environment losses for them, same shapes.
+        names: which probes, at least one; the others are not computed.
+
+    Returns:
+        ``float32 [E, S, len(names)]``.
+    """
+    slots = [
+        torch.stack([_PROBES[name](x, gradient) for name in names], dim=1)
+        for x, gradient in zip(features, gradients, strict=True)
+    ]
+    return torch.stack(slots, dim=1).nan_to_num(nan=0.0, posinf=2.0, neginf=-2.0).clamp(-2.0, 2.0).float()

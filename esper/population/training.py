@@ -15,7 +15,7 @@ from esper.population.forward import Pass, run
 from esper.population.losses import row_losses
 from esper.population.plan import FROM_INPUT, Directory, Flow, Plan, Rows, build_plan
 from esper.population.population import Population
-from esper.population.probes import slot_probes
+from esper.population.probes import PROBE_NAMES, slot_probes
 from esper.population.scaling import GradientNorms, Scaling
 from esper.population.stack import Stack, adam_step
 
@@ -47,8 +47,8 @@ class EpochStats:
             loss scaling do not count; NaN without any other.
         module_norm: ``[E, S]`` the same of each seed module, NaN also where a slot has none.
         skipped_steps: optimizer steps that fp16 loss scaling skipped, over all hosts, modules and gates.
-        probes: ``[E, S, 4]`` slot probes at the last step, NaN where fp16 loss scaling skipped it; ``None`` when not
-            asked for.
+        probes: ``[E, S, F]`` slot probes at the last step, NaN where fp16 loss scaling skipped it; ``None`` when none
+            was asked for.
     """
 
     loss: Tensor
@@ -213,7 +213,7 @@ def train_epoch(
     num_steps: int,
     lr: float | Tensor,
     max_grad_norm: float = 0.0,
-    probe: bool = False,
+    probes: Sequence[str] = (),
 ) -> EpochStats:
     """Train every host and every module for one epoch.
 
@@ -227,7 +227,7 @@ def train_epoch(
         num_steps: minibatches.
         lr: learning rate of hosts and modules, one for all or ``[E]``.
         max_grad_norm: clip per (environment, owner); 0 is off.
-        probe: measure slot probes at the last step.
+        probes: slot probes to measure at the last step.
     """
     parts = plan_parts(population, growth, incubation)
     stacks = population.stacks()
@@ -235,23 +235,23 @@ def train_epoch(
     scaling = plan_scaling(population, growth, parts)
     gradient_norms = GradientNorms(num_steps, scaling)
     rates = _rates(stacks, lr)
-    probes = None
+    measured = None
     for step, batch in enumerate(order.to(population.device, non_blocking=True).chunk(num_steps, dim=1)):
-        measured = probe and step == num_steps - 1
-        result = take_step(population, parts, images, labels, batch, probe=measured, scaling=scaling)
-        probes = result.probes
+        names = probes if step == num_steps - 1 else ()
+        result = take_step(population, parts, images, labels, batch, probes=names, scaling=scaling)
+        measured = result.probes
         norms = adam_step(stacks, result.gradients, lr=rates, max_grad_norm=max_grad_norm)
         gradient_norms.add(norms, result.loss, result.incubation_loss)
         loss_sum += result.loss
-    if probes is not None and scaling is not None:
-        probes = probes.masked_fill(gradient_norms.last_skipped[0][:, None, None], torch.nan)
+    if measured is not None and scaling is not None:
+        measured = measured.masked_fill(gradient_norms.last_skipped[0][:, None, None], torch.nan)
     loss, skipped, *means = _read([loss_sum / num_steps, gradient_norms.num_skipped(), *gradient_norms.means()])
     return EpochStats(
         loss=loss,
         host_norm=means[0],
         module_norm=_by_slot(population, means[1 : 1 + len(population.modules)]),
         skipped_steps=int(skipped),
-        probes=None if probes is None else probes.cpu(),
+        probes=None if measured is None else measured.cpu(),
     )
 
 
@@ -270,7 +270,7 @@ def _read(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class JoinedStep:
-    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, slot probes ``[E, S, 4]`` if asked for."""
+    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, slot probes ``[E, S, F]`` if asked for."""
 
     loss: Tensor
     incubation_loss: Tensor
@@ -285,7 +285,7 @@ def take_step(
     labels: Tensor,
     batch: Tensor,
     *,
-    probe: bool,
+    probes: Sequence[str],
     scaling: Scaling | None = None,
 ) -> JoinedStep:
     """Losses and gradients of one step of all hosts, part by part, nothing changed; nothing is read back.
@@ -296,10 +296,10 @@ def take_step(
         images: ``[N, ...]`` training inputs.
         labels: ``int64 [N]``, or ``[E, N]`` where hosts are told different ones.
         batch: ``int64 [E, B]``, each host's own samples.
-        probe: measure slot probes.
+        probes: slot probes to measure.
         scaling: fp16's loss scales.
     """
-    results, probes = [], []
+    results, measured, probe = [], [], bool(probes)
     factors = [None] * len(parts) if scaling is None else scaling.factors([len(part.incubated[0]) for part in parts])
     for part, scales in zip(parts, factors, strict=True):
         own = batch[part.rows]
@@ -307,13 +307,13 @@ def take_step(
         result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=probe, factors=scales)
         results.append(result)
         if probe:
-            probes.append(slot_probes(result.arrived, result.arrived_gradients))
+            measured.append(slot_probes(result.arrived, result.arrived_gradients, probes))
     gradients = _join_gradients(population, parts, [result.gradients for result in results])
     return JoinedStep(
         loss=torch.cat([result.loss for result in results]),
         incubation_loss=torch.cat([result.incubation_loss for result in results]),
         gradients=gradients if scaling is None else scaling.unscaled(gradients),
-        probes=torch.cat(probes) if probe else None,
+        probes=torch.cat(measured) if probe else None,
     )
 
 
@@ -384,13 +384,14 @@ def _by_slot(population: Population, norms: list[Tensor]) -> Tensor:
     return table
 
 
-def probe_hosts(population: Population, x: Tensor, y: Tensor) -> Tensor:
-    """Slot probes of bare hosts on one batch, without training: ``[E, S, 4]``.
+def probe_hosts(population: Population, x: Tensor, y: Tensor, names: Sequence[str] = PROBE_NAMES) -> Tensor:
+    """Slot probes of bare hosts on one batch, without training: ``[E, S, F]``.
 
     Args:
         population: hosts; seed modules are left out.
         x: ``[E, B, ...]``.
         y: ``int64 [E, B]``.
+        names: which probes.
     """
     nothing = torch.zeros_like(population.blueprint, dtype=torch.bool)
     growth = GrowthStage(alpha=nothing.double(), developing=nothing, isolated=nothing)
@@ -398,4 +399,4 @@ def probe_hosts(population: Population, x: Tensor, y: Tensor) -> Tensor:
     scales = population.scales
     factors = None if scales is None else (scales.scale[:-1, 0], scales.scale.new_zeros(0))
     result = step_gradients(population, plan, x, y, stacks=[population.hosts], probe=True, factors=factors)
-    return slot_probes(result.arrived, result.arrived_gradients).cpu()
+    return slot_probes(result.arrived, result.arrived_gradients, names).cpu()

@@ -54,7 +54,10 @@ def esper(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["+preset=digts"], "preset: unknown 'digts' (did you mean 'digits'?); choose from digits, digits_deep, smoke"),
+        (
+            ["+preset=digts"],
+            "preset: unknown 'digts' (did you mean 'digits'?); choose from digits, digits_deep, digits_natural, smoke",
+        ),
         (["preset=digits"], "preset is added with a plus: +preset=<name>"),
         (["+debug=x"], "debug: unknown 'x'; choose from fast"),
         (["task=mnist"], "task: unknown 'mnist'; choose from digits"),
@@ -214,4 +217,4 @@ def test_the_installed_module_refuses_from_any_folder(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "error: preset: unknown 'nope'; choose from digits, digits_deep, smoke\n"
+    assert done.stderr == "error: preset: unknown 'nope'; choose from digits, digits_deep, digits_natural, smoke\n"

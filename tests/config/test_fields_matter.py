@@ -77,7 +77,7 @@ CHANGES: dict[str, tuple[str, str]] = {
     "slots.incubation": ("", "slots.incubation=straight_through"),
     "slots.param_budget": ("", "slots.param_budget=1.0"),
     "slots.blueprints": ("", "slots.blueprints=[norm]"),
-    "observation.slot_probes": ("", "observation.slot_probes=false"),
+    "observation.slot_probes": ("", "observation.slot_probes=[effective_rank]"),
     "counterfactual.shapley_permutations": ("", "counterfactual.shapley_permutations=4"),
     "counterfactual.max_configurations": (
         "slots.max_seeds=3 env.num_epochs=20 counterfactual.pairs_every=1",

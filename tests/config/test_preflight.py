@@ -15,7 +15,7 @@ from esper.devices import resolve_devices
 from esper.precision import AUTOCAST_DTYPES, check_amp, supported
 
 
-@pytest.mark.parametrize("preset", ["digits", "digits_deep", "smoke"])
+@pytest.mark.parametrize("preset", ["digits", "digits_deep", "digits_natural", "smoke"])
 def test_presets_pass(preset: str) -> None:
     preflight(compose(f"+preset={preset}"))
 
@@ -39,6 +39,10 @@ def test_presets_pass(preset: str) -> None:
             "slots.blueprints: unknown 'conv_lite' (did you mean 'conv_light'?); choose from conv_light, attention",
         ),
         (["evaluation.schedule.first.blueprint=mlp"], "evaluation.schedule.first.blueprint: 'mlp' does not fit"),
+        (
+            ["observation.slot_probes=[effective_rank,dead]"],
+            "observation.slot_probes: unknown 'dead'; choose from dead_channels, effective_rank, log_gradient_norm,",
+        ),
         (["instances.num_few_classes=11"], "instances.num_few_classes must be at most 10 (classes of the task), got"),
         (["devices=99"], "devices=99: 99 is not there; visible: cpu"),
     ],

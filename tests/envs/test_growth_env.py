@@ -28,7 +28,7 @@ from esper.envs.instances import InstancePool
 from esper.envs.records import StepResult
 from esper.lifecycle import Stage
 from esper.lifecycle.stages import REASONS, Reason
-from esper.population import MAPPINGS, NUM_PROBES
+from esper.population import MAPPINGS, NUM_PROBES, PROBE_NAMES, probe_hosts
 from esper.population.scaling import MAX_SCALE
 
 CONV_LIGHT = 1
@@ -390,7 +390,7 @@ def test_observations_stay_in_range_for_every_number_of_slots(num_slots: int) ->
         "env.num_epochs=7",
     )
     env, chooser = small_env(laboratory, families=["starved_3", "centre_tap_1234567", "intact"]), Eager(num_slots)
-    table = feature_table(num_slots, NUM_PROBES)
+    table = feature_table(num_slots, PROBE_NAMES)
     low, high = (torch.tensor([getattr(feature, bound) for feature in table]) for bound in ("low", "high"))
     seen = [env.reset().features]
     seen += [result.observation.features for result in play_episode(env, chooser)]
@@ -407,15 +407,39 @@ def test_observations_stay_in_range_for_every_number_of_slots(num_slots: int) ->
 def test_probes_name_the_starved_place_from_the_reset_on() -> None:
     """Two of eight channels are alive in a starved block, so three quarters are dead at its slot, and there only."""
     env = small_env(small_laboratory("env.num_epochs=3", "instances.alive_channels=2"), families=["starved_1"])
-    dead = [feature.index for feature in feature_table(3, NUM_PROBES) if feature.name.endswith("dead_channels")]
+    dead = [feature.index for feature in feature_table(3, PROBE_NAMES) if feature.name.endswith("dead_channels")]
     observation = env.reset()
     for _ in range(3):
         assert observation.features[:, dead].tolist() == [[0.0, 0.75, 0.0]] * 3
         observation = env.step(waits(3)).observation
 
 
+@pytest.mark.parametrize("names", [("dead_channels",), ("log_first_order_gain", "effective_rank"), PROBE_NAMES])
+def test_chosen_probes_are_the_columns_of_those_names_and_nothing_else_changes(names: tuple[str, ...]) -> None:
+    """In the order of the table, whatever the order in which they are asked for."""
+    full = small_env(small_laboratory("env.num_epochs=2"))
+    some = small_env(small_laboratory("env.num_epochs=2", f"observation.slot_probes=[{','.join(names)}]"))
+    expected, table = feature_table(3, PROBE_NAMES), feature_table(3, names)
+    index = {feature.name: feature.index for feature in expected}
+    columns = [index[feature.name] for feature in table]
+    assert len(table) == 121 + 3 * len(names)
+    for ours, theirs in [(some.reset(), full.reset()), (some.step(waits(3)), full.step(waits(3)))]:
+        ours, theirs = (getattr(found, "observation", found).features for found in (ours, theirs))
+        assert torch.equal(ours, theirs[:, columns])
+
+
+def test_probes_at_the_reset_see_the_labels_that_the_host_will_be_told() -> None:
+    env = small_env(small_laboratory("env.num_epochs=2"), families=["label_noise"])
+    features = env.reset().features[:, -3 * NUM_PROBES :].reshape(3, 3, NUM_PROBES)
+    train, batch = env.nursery.task.train, env.nursery.training.batch_size
+    index = env.nursery.order(env.instances, [0] * 3)[:, :batch]
+    told = torch.stack([env.nursery.data(instance).train_labels for instance in env.instances]).gather(1, index)
+    assert torch.equal(features, probe_hosts(env.population, train.images[index], told))
+    assert not torch.equal(features, probe_hosts(env.population, train.images[index], train.labels[index]))
+
+
 def test_without_probes_the_layout_is_the_plain_one() -> None:
-    laboratory = small_laboratory("observation.slot_probes=false", "env.num_epochs=2")
+    laboratory = small_laboratory("observation.slot_probes=[]", "env.num_epochs=2")
     env = small_env(laboratory)
     assert env.reset().features.shape == (3, 121)
     assert env.step(waits(3)).observation.features.shape == (3, 121)

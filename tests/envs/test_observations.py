@@ -37,9 +37,9 @@ def look(history: HostHistory, state: SlotState, probes: Tensor | None = None) -
     return features
 
 
-def named(features: Tensor, num_slots: int, num_probes: int = 0) -> dict[str, float]:
+def named(features: Tensor, num_slots: int, probes: tuple[str, ...] = ()) -> dict[str, float]:
     """The row of environment 0 by feature name."""
-    table = feature_table(num_slots, num_probes)
+    table = feature_table(num_slots, probes)
     return {feature.name: features[0, feature.index].item() for feature in table}
 
 
@@ -71,18 +71,18 @@ def rich_history() -> HostHistory:
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 3, 4, 5, 8])
-@pytest.mark.parametrize("num_probes", [0, 4])
-def test_the_table_names_every_column_once(num_slots: int, num_probes: int) -> None:
-    table = feature_table(num_slots, num_probes)
-    assert len(table) == num_features(num_slots, num_probes) == 31 + (30 + num_probes) * num_slots
+@pytest.mark.parametrize("probes", [(), ("effective_rank",), PROBE_NAMES])
+def test_the_table_names_every_column_once(num_slots: int, probes: tuple[str, ...]) -> None:
+    table = feature_table(num_slots, probes)
+    assert len(table) == num_features(num_slots, len(probes)) == 31 + (30 + len(probes)) * num_slots
     assert [feature.index for feature in table] == list(range(len(table)))
     assert len({feature.name for feature in table}) == len(table)
     assert all(-2 <= feature.low < feature.high <= 2 for feature in table)
-    assert continuous_features(num_slots, num_probes).tolist() == [feature.continuous for feature in table]
+    assert continuous_features(num_slots, probes).tolist() == [feature.continuous for feature in table]
 
 
 def test_positions_of_the_v3_layout() -> None:
-    table = {feature.name: feature.index for feature in feature_table(3, 4)}
+    table = {feature.name: feature.index for feature in feature_table(3, PROBE_NAMES)}
     assert num_features(3) == 121
     expected = {
         "epoch": 0, "val_loss": 1, "val_accuracy_delta": 4, "stabilised": 6, "val_loss_4_ago": 7, "val_loss_0_ago": 11,
@@ -94,9 +94,11 @@ def test_positions_of_the_v3_layout() -> None:
     assert {name: table[name] for name in expected} == expected
 
 
-def test_too_many_probes_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_probes=5"):
-        feature_table(3, 5)
+def test_an_unknown_probe_is_refused_with_the_choices() -> None:
+    with pytest.raises(
+        ValueError, match="unknown slot probe 'rank'; the probes are dead_channels, effective_rank, log_gr"
+    ):
+        feature_table(3, ["dead_channels", "rank"])
 
 
 # ---------------------------------------------------------------------------------------------------------- ranges
@@ -135,7 +137,7 @@ def test_every_feature_stays_inside_its_range(num_slots: int, data: st.DataObjec
     probes = torch.tensor(values[:8] * num_slots, dtype=torch.float64).view(2, num_slots, 4)
     features = look(history, state, probes)
     assert features.isfinite().all()
-    table = feature_table(num_slots, 4)
+    table = feature_table(num_slots, PROBE_NAMES)
     low = torch.tensor([feature.low for feature in table])
     high = torch.tensor([feature.high for feature in table])
     outside = ((features < low) | (features > high)).any(0)
@@ -291,7 +293,7 @@ def test_every_feature_has_a_source() -> None:
 
 def test_probes_stand_behind_the_slots_and_are_seen_for_empty_ones() -> None:
     probes = torch.arange(8.0).view(1, 2, 4) / 4
-    row = named(look(HostHistory.empty(1), SlotState.empty(1, 2), probes), 2, 4)
+    row = named(look(HostHistory.empty(1), SlotState.empty(1, 2), probes), 2, PROBE_NAMES)
     for slot in range(2):
         found = [row[f"slot{slot}.{name}"] for name in PROBE_NAMES]
         assert found == probes[0, slot].tolist()

@@ -39,7 +39,7 @@ def one_step(
     parts = plan_parts(population, growth, incubation)
     scaling = plan_scaling(population, growth, parts)
     own = torch.arange(y.numel(), device=y.device).view_as(y)
-    step = take_step(population, parts, x.flatten(0, 1), y.flatten(), own, probe=False, scaling=scaling)
+    step = take_step(population, parts, x.flatten(0, 1), y.flatten(), own, probes=(), scaling=scaling)
     return step, scaling
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from esper.actions import BlendAlgorithm
-from esper.population import INCUBATIONS, MAPPINGS, Samples, evaluate, probe_hosts, train_epoch
+from esper.population import INCUBATIONS, MAPPINGS, PROBE_NAMES, Samples, evaluate, probe_hosts, train_epoch
 from esper.population.losses import row_losses, weighted_sums
 from tests.population.growing import CNN_BLUEPRINTS, batch, nothing, orders, pool, populate, random_growth, stir
 from tests.population.halves import FP16, HOST, half, one_step, provoke, same, state, train
@@ -53,7 +53,7 @@ def test_parameters_optimizer_scores_statistics_and_probes_stay_in_fp32(dtype: t
     images, labels = pool()
     order = orders(range(NUM_ENVS), 32)
     stats = train_epoch(
-        population, images, labels, order, growth, incubation="auxiliary", num_steps=2, lr=0.01, probe=True
+        population, images, labels, order, growth, incubation="auxiliary", num_steps=2, lr=0.01, probes=PROBE_NAMES
     )
     tensors = [tensor for stack in population.stacks() for tensor in state(stack)]
     assert stats.probes is not None

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 import esper.population.mapping.stacked as stacked
 from esper.actions import BlendAlgorithm
-from esper.population import MAPPINGS, Population, Samples, contest, evaluate, train_epoch
+from esper.population import MAPPINGS, PROBE_NAMES, Population, Samples, contest, evaluate, train_epoch
 from esper.population.contest import hold_contest
 from esper.population.mapping import COMPILED_MAPPINGS
 from tests.population.growing import CNN_BLUEPRINTS, nothing, orders, pool, populate, random_growth, stir
@@ -47,7 +47,15 @@ def train(population: Population, epoch: int = 0, incubation: str = "auxiliary")
     growth.alpha[present & ~growth.developing] = 0.5
     order = orders(range(population.num_envs), 48, epoch)
     train_epoch(
-        population, images, labels, order, growth, incubation=incubation, num_steps=3, lr=0.01, probe=epoch % 2 == 1
+        population,
+        images,
+        labels,
+        order,
+        growth,
+        incubation=incubation,
+        num_steps=3,
+        lr=0.01,
+        probes=PROBE_NAMES[: 4 * (epoch % 2)],
     )
     evaluate(population, Samples(images=images, labels=labels, weights=torch.ones(len(present), 120)), growth.alpha)
 

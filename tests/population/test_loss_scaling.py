@@ -7,7 +7,7 @@ import torch
 from helpers import NEEDS_FP16
 
 from esper.actions import BlendAlgorithm
-from esper.population import MAPPINGS, train_epoch
+from esper.population import MAPPINGS, PROBE_NAMES, train_epoch
 from esper.population.scaling import GROWTH_INTERVAL, INITIAL_SCALE, MAX_SCALE, MIN_SCALE, GradientNorms, next_scales
 from esper.population.training import plan_parts, plan_scaling
 from tests.population.growing import CNN_BLUEPRINTS, batch, nothing, orders, pool, populate, stir
@@ -164,7 +164,7 @@ def test_a_probe_on_a_skipped_step_is_not_measured() -> None:
     images, labels = pool()
     order = orders(range(2), 16)
     stats = train_epoch(
-        population, images, labels, order, nothing(2), incubation="auxiliary", num_steps=1, lr=0.01, probe=True
+        population, images, labels, order, nothing(2), incubation="auxiliary", num_steps=1, lr=0.01, probes=PROBE_NAMES
     )
     assert stats.probes is not None
     assert stats.probes[0].isfinite().all()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from esper.population import NUM_PROBES, probe_hosts
+from esper.population import NUM_PROBES, probe_hosts, probes
 from esper.population.probes import PROBE_NAMES, slot_probes
 from tests.population.growing import batch, digits_host, populate
 
@@ -29,6 +29,15 @@ def test_effective_rank_is_one_over_the_channels_for_copies_and_one_for_independ
     assert probe(one.expand(1, 500, 8, 4, 4), one.expand(1, 500, 8, 4, 4))["effective_rank"] == pytest.approx(1 / 8)
     independent = torch.randn(1, 2000, 8, 4, 4)
     assert probe(independent, independent)["effective_rank"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_only_the_probes_asked_for_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, gradient = torch.randn(2, 6, 8, 4, 4), torch.randn(2, 6, 8, 4, 4)
+    whole = slot_probes([x, gradient], [gradient, x])
+    monkeypatch.setattr(probes, "_first_order_gain", None)  # calling it would fail
+    names = ("log_gradient_norm", "dead_channels")
+    values = slot_probes([x, gradient], [gradient, x], names)
+    assert torch.equal(values, whole[..., [PROBE_NAMES.index(name) for name in names]])
 
 
 def test_first_order_gain_is_the_gradient_norm_of_a_zero_convolution_at_the_slot() -> None:

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from esper.actions import BlendAlgorithm
-from esper.population import INCUBATIONS, MAPPINGS, GrowthStage, Population, training
+from esper.population import INCUBATIONS, MAPPINGS, PROBE_NAMES, GrowthStage, Population, training
 from tests.population.growing import CNN_BLUEPRINTS, nothing, orders, pool, populate
 
 NUM_ENVS = 3
@@ -101,7 +101,7 @@ def train(population: Population, stage: GrowthStage, incubation: str, num_steps
         num_steps=num_steps,
         lr=0.01,
         max_grad_norm=1.0,
-        probe=True,
+        probes=PROBE_NAMES,
     )
 
 

@@ -131,7 +131,7 @@ def test_other_files_are_refused_by_name(tmp_path: Path, laboratory: Laboratory,
     assert "strange.pt" in str(caught.value)
 
 
-@pytest.mark.parametrize("override", ["policy.lstm_dim=8", "observation.slot_probes=false"])
+@pytest.mark.parametrize("override", ["policy.lstm_dim=8", "observation.slot_probes=[]"])
 def test_other_widths_or_features_are_refused_before_anything_is_loaded(
     tmp_path: Path, laboratory: Laboratory, override: str
 ) -> None:
