@@ -423,6 +423,7 @@ def test_chosen_probes_are_the_columns_of_those_names_and_nothing_else_changes(n
     index = {feature.name: feature.index for feature in expected}
     columns = [index[feature.name] for feature in table]
     assert len(table) == 121 + 3 * len(names)
+    assert columns == sorted(columns)
     for ours, theirs in [(some.reset(), full.reset()), (some.step(waits(3)), full.step(waits(3)))]:
         ours, theirs = (getattr(found, "observation", found).features for found in (ours, theirs))
         assert torch.equal(ours, theirs[:, columns])
