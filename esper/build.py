@@ -23,7 +23,7 @@ from esper.envs.twins import HostTraining, Nursery, TwinCache
 from esper.hosts import SegmentedHost, build_host
 from esper.lifecycle import GrowthRules
 from esper.policy import GrowthPolicy, Normaliser
-from esper.population import Population, build_mapping, chosen_probes
+from esper.population import MultiplyAdds, Population, build_mapping, chosen_probes, count_multiply_adds
 from esper.population.calibration import Choice, choose_mapping
 from esper.population.contest import Workload
 from esper.population.mapping import Mapping as HostMapping
@@ -54,6 +54,7 @@ class Laboratory:
     host: SegmentedHost
     slot_ids: tuple[str, ...]
     compatible: Tensor
+    costs: MultiplyAdds
     nursery: Nursery
 
     def population(self, num_envs: int) -> Population:
@@ -105,6 +106,7 @@ class Laboratory:
             family=reward_family(self.config.reward.family),
             rules=_rules(self.config),
             compatible=self.compatible,
+            costs=self.costs,
             settings=_env_settings(self.config),
             run_seed=run_seed,
             first=share.start,
@@ -205,6 +207,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         host=host,
         slot_ids=slot_ids,
         compatible=fits,
+        costs=count_multiply_adds(host, slot_ids, fits, task.train.images.shape[1:]),
         nursery=Nursery(task, host, training),
     )
 

@@ -10,16 +10,18 @@ Axis legend: E = environments, S = slots, B = blueprints.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from esper.actions import BlendAlgorithm, Head
+from esper.blueprints import blueprint_ids
 from esper.envs.history import HostHistory
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.observations import Observation, observe
-from esper.envs.records import EnvSettings, EnvView, EpisodeRecord, StepResult
+from esper.envs.records import EnvSettings, EnvView, EpisodeRecord, PlantedModule, StepResult
 from esper.envs.rewards import Potential, RewardFamily, RewardInputs, charged_parameters, rent, total
 from esper.envs.twins import Nursery, TwinCache
 from esper.lifecycle import (
@@ -30,6 +32,7 @@ from esper.lifecycle import (
     Stage,
     apply_actions,
     legal,
+    plant,
     record_contributions,
     record_gradients,
     record_parameters,
@@ -40,12 +43,14 @@ from esper.lifecycle import (
 from esper.population import (
     EpochStats,
     GrowthStage,
+    MultiplyAdds,
     Population,
     Samples,
     Valuation,
     evaluate,
     probe_hosts,
     train_epoch,
+    training_multiply_adds,
     valuate,
 )
 from esper.population.counterfactuals import num_pair_configurations
@@ -65,6 +70,7 @@ class GrowthEnv:
         family: reward family.
         rules: of growth.
         compatible: ``bool [S, B]``, blueprints offered at each slot.
+        costs: multiply-adds of the host and of all blueprints.
         settings: plain numbers.
         run_seed: names the stream of instance draws.
         first: number of the first environment among those of all ranks; draws and events count from there.
@@ -86,6 +92,7 @@ class GrowthEnv:
         family: RewardFamily,
         rules: GrowthRules,
         compatible: Tensor,
+        costs: MultiplyAdds,
         settings: EnvSettings,
         run_seed: int,
         first: int = 0,
@@ -94,7 +101,7 @@ class GrowthEnv:
         num_envs, num_slots = population.num_envs, len(population.slot_ids)
         self.population, self.nursery, self.pool, self.twins = population, nursery, pool, twins
         self.family, self.rules, self.compatible, self.settings = family, rules, compatible, settings
-        self.first, self.measure_test = first, measure_test
+        self.costs, self.first, self.measure_test = costs, first, measure_test
         self.num_envs, self.slot_ids = num_envs, population.slot_ids
         self.num_epochs = nursery.training.num_epochs
         self.state = SlotState.empty(num_envs, num_slots)
@@ -105,6 +112,7 @@ class GrowthEnv:
         self._births = [0] * num_envs
         self._potential = Potential.start(num_envs)
         self._returns = torch.zeros(num_envs, dtype=torch.float64)
+        self._trained = torch.zeros(num_envs, dtype=torch.float64)
         self._over = torch.ones(num_envs, dtype=torch.bool)
         self._probes: Tensor | None = None
         self._shapley = torch.full((num_envs, num_slots), torch.nan, dtype=torch.float64)
@@ -138,11 +146,39 @@ class GrowthEnv:
         self.history.reset(fresh)
         self._potential = self._potential.reset(fresh)
         self._returns = self._returns.masked_fill(fresh, 0.0)
+        self._trained = self._trained.masked_fill(fresh, 0.0)
         self._over = self._over & ~fresh
         self._val = self.nursery.val(self.instances)
         self._labels, self._lr = self.nursery.train_labels(self.instances), self.nursery.lr(self.instances)
         if self.settings.slot_probes and len(chosen):
             self._probe_fresh(fresh)
+        return self.observation()
+
+    def plant(self, modules: Mapping[int, Sequence[PlantedModule]]) -> Observation:
+        """Give environments modules that are part of their hosts from the first epoch on; right after a reset.
+
+        They are born from the streams that germinated modules are born from, train with the host, count as parameters
+        and pay rent. ``slots.max_seeds`` does not bound them.
+
+        Args:
+            modules: by environment, in the order in which they are born.
+
+        Returns:
+            What a controller may know now.
+
+        Raises:
+            ValueError: a blueprint does not fit its slot, or the slot is taken.
+        """
+        blueprint = torch.full_like(self.state.blueprint, -1)
+        for env, planted in modules.items():
+            assert self.history.epoch[env] == 0, "modules are planted before the first epoch"
+            for slot, kind in planted:
+                if not self.compatible[slot, kind]:
+                    raise ValueError(f"blueprint {blueprint_ids()[kind]} does not fit slot {self.slot_ids[slot]}")
+                self._give_birth(env, slot, kind, BlendAlgorithm.ADD)
+                blueprint[env, slot] = kind
+        plant(self.state, blueprint >= 0, blueprint)
+        record_parameters(self.state, self.population.num_parameters(), self.population.finite())
         return self.observation()
 
     def step(self, actions: Tensor) -> StepResult:
@@ -208,15 +244,18 @@ class GrowthEnv:
         """Apply actions to the state, and make, free and restyle the modules that they concern."""
         applied = apply_actions(self.state, actions, self.compatible, self.rules)
         for env, slot in applied.germinated.nonzero().tolist():
-            stream = generator("module", self.instances[env].host_seed, slot, self._births[env])
-            self._births[env] += 1
-            blueprint = int(self.state.blueprint[env, slot])
-            self.population.germinate(env, slot, blueprint, self._algorithm(env, slot), stream)
+            self._give_birth(env, slot, int(self.state.blueprint[env, slot]), self._algorithm(env, slot))
         self._free(applied.removed)
         for env, slot in applied.restyled.nonzero().tolist():
             self.population.restyle(env, slot, self._algorithm(env, slot))
         self.history.record_action(actions[:, Head.OP], applied.success)
         return applied
+
+    def _give_birth(self, env: int, slot: int, blueprint: int, algorithm: BlendAlgorithm) -> None:
+        """A new module, from a stream of the instance, the slot and how many came before it in the episode."""
+        stream = generator("module", self.instances[env].host_seed, slot, self._births[env])
+        self._births[env] += 1
+        self.population.germinate(env, slot, blueprint, algorithm, stream)
 
     def _algorithm(self, env: int, slot: int) -> BlendAlgorithm:
         return BlendAlgorithm(int(self.state.algorithm[env, slot]))
@@ -229,6 +268,9 @@ class GrowthEnv:
         state, training, task = self.state, self.nursery.training, self.nursery.task
         blended = state.present & ~state.developing
         unsettled = blended & (state.stage != Stage.FOSSILIZED)
+        self._trained = self._trained + training_multiply_adds(
+            self.costs, state.blueprint, state.alpha > 0, state.developing, self.settings.incubation
+        )
         growth = GrowthStage(
             alpha=state.alpha,
             developing=state.developing,
@@ -332,6 +374,7 @@ class GrowthEnv:
         fossilized = self.state.stage == Stage.FOSSILIZED
         added = (self.state.num_parameters * fossilized).sum(dim=1)
         test = self._test_accuracy(fossilized) if self.measure_test else None
+        flops = self._trained / (self.costs.host_step * self.history.epoch)
         return tuple(
             EpisodeRecord(
                 environment=env,
@@ -342,6 +385,12 @@ class GrowthEnv:
                 test_accuracy=None if test is None else float(test[env]),
                 added_parameters=int(added[env]),
                 num_fossilized=int(fossilized[env].sum()),
+                kept=tuple(
+                    (self.slot_ids[slot], blueprint_ids()[int(self.state.blueprint[env, slot])])
+                    for slot in fossilized[env].nonzero().flatten().tolist()
+                ),
+                num_germinated=self._births[env],
+                relative_flops=float(flops[env]),
                 crashed=bool(crashed[env]),
                 shapley={
                     slot_id: value

@@ -53,9 +53,15 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class InstancePool:
-    """A finite set of instances of one split."""
+    """A finite set of instances of one split.
+
+    Attributes:
+        instances: all of them.
+        assigned: environment i grows instance i in every episode, instead of drawing.
+    """
 
     instances: tuple[Instance, ...]
+    assigned: bool = False
 
     @classmethod
     def build(
@@ -124,6 +130,8 @@ class InstancePool:
         Environments of one episode get different instances while there are enough, so that each episode sees the pool's
         mix of families.
         """
+        if self.assigned:
+            return self.instances[env]
         lap, position = divmod(env, len(self.instances))
         order = torch.randperm(len(self.instances), generator=generator("instance", run_seed, episode, lap))
         return self.instances[int(order[position])]

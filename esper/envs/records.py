@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -15,6 +16,9 @@ from esper.envs.instances import Instance
 from esper.envs.observations import Observation
 from esper.lifecycle import Applied, SlotState, Transitions
 from esper.population import PROBE_NAMES
+
+PlantedModule: TypeAlias = tuple[int, int]
+"""Slot and blueprint of a module that is there from the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,11 @@ class EpisodeRecord:
             for.
         added_parameters: of the FOSSILIZED modules.
         num_fossilized: how many.
+        kept: slot id and blueprint of each FOSSILIZED module, in canonical order of slots.
+        num_germinated: modules that were ever put into the host, planted ones included.
+        relative_flops: multiply-adds spent on training host and modules
+            (:func:`esper.population.training_multiply_adds`), as a multiple of what the host alone takes for as many
+            epochs.
         crashed: the host's loss was not finite.
         shapley: points that each module is worth in the host as it stands at the end, by slot id; empty if not asked
             for. They sum to the score with all modules on minus that of the bare host.
@@ -77,6 +86,9 @@ class EpisodeRecord:
     test_accuracy: float | None
     added_parameters: int
     num_fossilized: int
+    kept: tuple[tuple[str, str], ...]
+    num_germinated: int
+    relative_flops: float
     crashed: bool
     shapley: Mapping[str, float]
 

@@ -4,7 +4,7 @@ One environment step is: :func:`apply_actions`; :func:`tick`, then the epoch is 
 :func:`record_gradients`; validation and :func:`record_contributions`; :func:`transition`; :func:`legal`.
 """
 
-from esper.lifecycle.execution import Applied, apply_actions
+from esper.lifecycle.execution import Applied, apply_actions, plant
 from esper.lifecycle.gates import GateEvaluation, Verdicts, evaluate_gates
 from esper.lifecycle.legality import legal
 from esper.lifecycle.measurements import (
@@ -37,6 +37,7 @@ __all__ = [
     "evaluate_gates",
     "gradient_health",
     "legal",
+    "plant",
     "record_contributions",
     "record_gradients",
     "record_parameters",

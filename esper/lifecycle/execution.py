@@ -22,6 +22,7 @@ from esper.actions import (
     STYLE_CURVES,
     TEMPO_EPOCHS,
     AlphaSpeed,
+    BlendAlgorithm,
     Head,
 )
 from esper.lifecycle.gates import NO_GATE, Verdicts, evaluate_gates
@@ -135,6 +136,27 @@ def _cull(state: SlotState, which: Tensor, actions: Tensor) -> Tensor:
     state.clear(removed)
     state.assign(removed, stage=Stage.CULLED)
     return removed
+
+
+def plant(state: SlotState, which: Tensor, blueprint: Tensor) -> None:
+    """Modules that are part of the host from the start: FOSSILIZED, blended by ADD at alpha 1, never isolated.
+
+    No limit on their number applies: it is no controller that asks for them.
+
+    Args:
+        which: ``bool [E, S]``, empty slots.
+        blueprint: ``int64 [E, S]``, read where planted.
+    """
+    assert not (which & (state.stage != Stage.DORMANT)).any(), "only an empty slot can be planted"
+    state.assign(
+        which,
+        stage=Stage.FOSSILIZED,
+        blueprint=blueprint,
+        algorithm=int(BlendAlgorithm.ADD),
+        alpha=1.0,
+        alpha_start=1.0,
+        alpha_target=1.0,
+    )
 
 
 def _set_alpha_target(state: SlotState, which: Tensor, actions: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from esper.population.counterfactuals import Samples, Valuation, evaluate, valuate
+from esper.population.flops import MultiplyAdds, count_multiply_adds, training_multiply_adds
 from esper.population.losses import Scores
 from esper.population.mapping import MAPPINGS, build_mapping
 from esper.population.population import Population
@@ -16,14 +17,17 @@ __all__ = [
     "PROBE_NAMES",
     "EpochStats",
     "GrowthStage",
+    "MultiplyAdds",
     "Population",
     "Samples",
     "Scores",
     "Valuation",
     "build_mapping",
     "chosen_probes",
+    "count_multiply_adds",
     "evaluate",
     "probe_hosts",
     "train_epoch",
+    "training_multiply_adds",
     "valuate",
 ]
