@@ -86,6 +86,11 @@ class Laboratory:
         )
         return InstancePool(whole.instances[:count])
 
+    @property
+    def max_seeds(self) -> int:
+        """Modules that may be kept in a host."""
+        return min(_rules(self.config).max_seeds, len(self.slot_ids))
+
     def share(self, count: int) -> range:
         """Which of ``count`` environments of all ranks are this rank's."""
         return spread(count, self.ranks.size)[self.ranks.rank]

@@ -85,6 +85,9 @@ def _episodes(outcome: Outcome) -> list[dict[str, object]]:
             "test_accuracy": episode.test_accuracy,
             "added_parameters": episode.added_parameters,
             "num_fossilized": episode.num_fossilized,
+            "kept": dict(episode.kept),
+            "num_germinated": episode.num_germinated,
+            "relative_flops": episode.relative_flops,
             "crashed": episode.crashed,
             "shapley": dict(episode.shapley),
         }

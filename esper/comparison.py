@@ -6,15 +6,16 @@ Axis legend: E = environments (one held-out host each).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from esper.actions import OP_WAIT
+from esper.actions import OP_NAMES, OP_WAIT
 from esper.build import Laboratory
-from esper.controllers import Controller, ControllerContext, build_controller
+from esper.controllers import TUNED, Controller, ControllerContext, Static, Tuning, build_controller
 from esper.envs.growth import GrowthEnv
+from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
@@ -25,6 +26,16 @@ from esper.telemetry.summary import ControllerSummary, Mean, mean_sem
 from esper.telemetry.timeline import EpisodeTimeline
 
 Progress = Callable[[str, int, int], None]
+
+RUN_SEED = 0
+"""Of every evaluation: all controllers, and those of all runs, meet the same hosts in the same order."""
+
+ENOUGH_DECISIONS = 32
+"""Decisions after which a random controller has germinated: it misses each chance with probability 1/2 at most."""
+
+
+class NeverGrewError(RuntimeError):
+    """A control that is there to grow germinated nothing on any held-out host: comparing with it would flatter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +97,7 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
 
     An environment whose host crashes starts another episode, which is not counted.
     """
-    observation = env.reset()
-    controller.reset(torch.ones(env.num_envs, dtype=torch.bool))
+    observation = _start(controller, env, torch.ones(env.num_envs, dtype=torch.bool))
     first: dict[int, EpisodeRecord] = {}
     ops, timelines = OpCounts(), TimelineRecorder()
     for epoch in range(env.num_epochs):
@@ -100,8 +110,7 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
             first.setdefault(episode.environment, episode)
         observation = result.observation
         if epoch + 1 < env.num_epochs and result.terminated.any():
-            observation = env.reset(result.terminated)
-            controller.reset(result.terminated)
+            observation = _start(controller, env, result.terminated)
     progress(env.num_epochs, env.num_epochs)
     episodes = tuple(first[environment] for environment in range(env.num_envs))
     whole = [episode for episode in episodes if not episode.crashed]
@@ -115,13 +124,38 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
     )
 
 
+def _start(controller: Controller, env: GrowthEnv, which: Tensor) -> Observation:
+    """Begin the episodes of some environments, ``which: bool [E]``; a static network has its modules at once."""
+    observation = env.reset(which)
+    controller.reset(which)
+    if isinstance(controller, Static):
+        observation = env.plant({number: controller.modules[number] for number in which.nonzero().flatten().tolist()})
+    return observation
+
+
 def compare(
-    laboratory: Laboratory, policy: GrowthPolicy, normaliser: Normaliser, twins: TwinCache | None, progress: Progress
+    laboratory: Laboratory,
+    policy: GrowthPolicy,
+    normaliser: Normaliser,
+    twins: TwinCache | None,
+    progress: Progress,
+    tuning: Tuning | None = None,
 ) -> list[Outcome]:
     """Every configured controller on the same held-out instances, spread over the ranks.
 
+    Args:
+        laboratory: names the controllers and the number of hosts.
+        policy, normaliser: of the learned controller.
+        twins: curves of never-grown twins.
+        progress: called with (controller, done, total).
+        tuning: parameters of the controls that need some.
+
     Returns:
-        What all ranks found, on the first one; nothing on the others.
+        What all ranks found, on the first one, in the order in which controllers are named; nothing on the others.
+
+    Raises:
+        ValueError: a controller needs what is not there.
+        NeverGrewError: a control that is there to grow did not.
     """
     evaluation, ranks = laboratory.config.evaluation, laboratory.ranks
     pool = laboratory.pool("held_out", evaluation.num_hosts)
@@ -130,22 +164,68 @@ def compare(
         twins.require_together(pool, ranks)
     context = ControllerContext(
         num_envs=len(share),
-        num_slots=len(laboratory.slot_ids),
+        slot_ids=laboratory.slot_ids,
+        compatible=laboratory.compatible,
+        max_seeds=laboratory.max_seeds,
         seed=derive_seed("evaluation", laboratory.config.seed, ranks.rank),
         schedule=laboratory.schedule(),
         policy=policy,
         normaliser=normaliser,
         deterministic=evaluation.deterministic,
+        families=[pool.draw(RUN_SEED, number, 0).family for number in share],
+        tuning=tuning,
     )
-    outcomes = []
-    for name in evaluation.controllers:
-        env = laboratory.env(share, pool, twins, run_seed=0, measure_test=True)
+    outcomes: dict[str, Outcome] = {}
+    # The learned controller first: static_final trains what it ended with.
+    for name in sorted(evaluation.controllers, key=lambda name: name != "learned"):
+        env = laboratory.env(share, pool, twins, run_seed=RUN_SEED, measure_test=True)
         controller = build_controller(name, context)
         own = play(controller, env, lambda done, of, name=name: progress(name, done, of))  # type: ignore[misc]
+        if name == "learned":
+            context = replace(context, learned_kept=[episode.kept for episode in own.episodes])
+        # On every rank, so that all fail together.
+        germinated = sum(episode.num_germinated for episode in own.episodes)
+        counts, ops = zip(*ranks.all_gather((germinated, own.ops)), strict=True)
+        require_growth(name, sum(counts), OpCounts.merged(ops), tuning)
         parts = ranks.gather(own)
         if parts:
-            outcomes.append(Outcome.merged(parts))
-    return outcomes
+            outcomes[name] = Outcome.merged(parts)
+    return [outcomes[name] for name in evaluation.controllers if name in outcomes]
+
+
+def require_growth(name: str, num_germinated: int, ops: OpCounts, tuning: Tuning | None) -> None:
+    """Refuse a control that is there to grow and has germinated nothing on any host.
+
+    ``never`` and what the learned controller decided are what they are; so is a tuned control where tuning found that
+    no schedule pays (an empty best plan). ``random`` must have had some decisions to make.
+
+    Args:
+        name: the control.
+        num_germinated: modules that were ever put into its hosts, over all of them.
+        ops: what it did.
+        tuning: what its parameters come from.
+
+    Raises:
+        NeverGrewError: says what it did instead.
+    """
+    grows = name in ("random", "schedule") or (tuning is not None and name in TUNED)
+    if num_germinated or not grows or _may_not_grow(name, ops, tuning):
+        return
+    did = ", ".join(f"{op} {int(count)}" for op, count in zip(OP_NAMES, ops.attempted, strict=True) if count)
+    raise NeverGrewError(
+        f"the control {name!r} germinated nothing on any held-out host, so it was no rival but a second 'never'; "
+        f"its actions: {did or 'none'}"
+    )
+
+
+def _may_not_grow(name: str, ops: OpCounts, tuning: Tuning | None) -> bool:
+    if name == "random":
+        return int(ops.chosen.sum()) < ENOUGH_DECISIONS
+    if name == "schedule" or tuning is None:
+        return False
+    if name == "schedule_per_family" and tuning.schedule_per_family is not None:
+        return not any(tuning.schedule_per_family.values())
+    return tuning.schedule_best == ()
 
 
 def paired_difference(a: Outcome, b: Outcome) -> Mean | None:

@@ -10,10 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_HEADS, Head, Op, Tempo
+from esper.actions import NUM_HEADS, Blueprint, Head, Op, Tempo
 from esper.build import Laboratory, build_laboratory
 from esper.config import compose
-from esper.controllers import Controller, ControllerContext, RandomLegal, build_controller
+from esper.controllers import (
+    Controller,
+    ControllerContext,
+    HeuristicParameters,
+    PlannedGermination,
+    ProbeAndKeepParameters,
+    ProbeRuleParameters,
+    RandomLegal,
+    Tuning,
+    build_controller,
+)
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.records import EnvView, StepResult
@@ -104,14 +114,37 @@ def controller(laboratory: Laboratory, name: str, num_envs: int = 3, seed: int =
     policy, normaliser = laboratory.policy()
     context = ControllerContext(
         num_envs=num_envs,
-        num_slots=len(laboratory.slot_ids),
+        slot_ids=laboratory.slot_ids,
+        compatible=laboratory.compatible,
+        max_seeds=laboratory.max_seeds,
         seed=seed,
         schedule=laboratory.schedule(),
         policy=policy,
         normaliser=normaliser,
         deterministic=True,
+        families=["intact"] * num_envs,
+        tuning=some_tuning(laboratory.slot_ids),
+        learned_kept=[[(laboratory.slot_ids[0], "conv_light")]] * num_envs,
     )
     return build_controller(name, context)
+
+
+def some_tuning(slot_ids: Sequence[str]) -> Tuning:
+    """As if a search had found these."""
+    plan = (PlannedGermination(1, 0, Blueprint.CONV_LIGHT),)
+    return Tuning(
+        budget=1000,
+        seed=0,
+        slot_ids=tuple(slot_ids),
+        heuristic=HeuristicParameters(patience=1),
+        probe_rule=ProbeRuleParameters(min_starvation=0.3),
+        probe_and_keep=ProbeAndKeepParameters(),
+        schedule_best=plan,
+        schedule_per_family={"intact": plan, "starved_0": ()},
+        static_full="conv_light",
+        spent={"heuristic": 990, "schedule_best": 1000},
+        returns={"heuristic": 1.5},
+    )
 
 
 class Eager:

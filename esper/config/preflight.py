@@ -23,7 +23,7 @@ def preflight(config: Config) -> None:
         ValueError: names the key, the value and the choices.
     """
     # Imported here: they build on much that configuration itself must not need.
-    from esper.controllers import CONTROLLERS
+    from esper.controllers import AFTER_TRAINING, CONTROLLERS
     from esper.envs.rewards import REWARDS
     from esper.population import PROBE_NAMES
 
@@ -34,6 +34,12 @@ def preflight(config: Config) -> None:
         known("observation.slot_probes", probe, PROBE_NAMES)
     for controller in config.evaluation.controllers:
         known("evaluation.controllers", controller, CONTROLLERS)
+        if controller in AFTER_TRAINING:
+            choices = [name for name in CONTROLLERS if name not in AFTER_TRAINING]
+            raise ValueError(
+                f"evaluation.controllers: {controller!r} needs {AFTER_TRAINING[controller]}, so it belongs to "
+                f"python -m esper.evaluate; choose from {', '.join(choices)}"
+            )
     placement = outside_placement()
     devices = resolve_devices(config.devices, placement.local_size if placement else None)
     config.check_shares(placement.size if placement else len(devices))

@@ -13,6 +13,9 @@ from torch import Tensor
 from esper.actions import NUM_HEADS, AlphaTarget, Head, Op, Style, Tempo
 from esper.envs.records import EnvView
 
+SICK = 0.5
+"""Gradient health below which the rule-based controllers give a module up."""
+
 
 class Controller(Protocol):
     """Chooses one action per environment and step."""

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from esper.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Op
-from esper.controllers.base import germinate, on_slot, waiting
+from esper.controllers.base import SICK, germinate, on_slot, waiting
+from esper.envs.history import HISTORY
 from esper.envs.records import EnvView
 from esper.lifecycle import Stage
 
-SICK = 0.5
-"""Gradient health below which a module is given up."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeuristicParameters:
+    """Thresholds of the heuristic.
+
+    Attributes:
+        patience: epochs over which the host must improve, from 1 to 4.
+        improvement: relative fall of the val loss over them below which growth has stalled.
+        keep_points: contribution, in points, that a module must exceed.
+    """
+
+    patience: int = 2
+    improvement: float = 0.2
+    keep_points: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.patience < HISTORY:
+            raise ValueError(
+                f"patience={self.patience} must be from 1 to {HISTORY - 1}, the epochs that are remembered"
+            )
 
 
 class Heuristic:
@@ -24,20 +46,17 @@ class Heuristic:
        under way), GERMINATE in the slot that was served least, with the next of the blueprints that fit it.
 
     Args:
-        num_envs: E.
+        parameters: thresholds of each environment.
         num_slots: S.
-        patience: epochs, at most 4.
-        improvement: relative fall of the loss below which growth has stalled.
-        keep_points: contribution, in points, that a module must exceed.
     """
 
     name = "heuristic"
 
-    def __init__(
-        self, num_envs: int, num_slots: int, *, patience: int = 2, improvement: float = 0.2, keep_points: float = 0.5
-    ) -> None:
-        self.patience, self.improvement, self.keep_points = patience, improvement, keep_points
-        self._served = torch.zeros(num_envs, num_slots, dtype=torch.int64)
+    def __init__(self, parameters: Sequence[HeuristicParameters], num_slots: int) -> None:
+        self._patience = torch.tensor([each.patience for each in parameters])
+        self._improvement = torch.tensor([each.improvement for each in parameters], dtype=torch.float64)
+        self._keep_points = [each.keep_points for each in parameters]
+        self._served = torch.zeros(len(parameters), num_slots, dtype=torch.int64)
 
     def reset(self, which: Tensor) -> None:
         self._served[which] = 0
@@ -49,9 +68,9 @@ class Heuristic:
         stalled = self._stalled(view) & ~state.live.any(dim=1)
         actions = waiting(state.num_envs)
         for env in range(state.num_envs):
-            worth = state.contribution[env]
-            keep = masks.slot[env, OP_FOSSILIZE] & settled[env] & (worth > self.keep_points)
-            drop = masks.slot[env, OP_CULL] & ((settled[env] & (worth <= self.keep_points)) | sick[env])
+            worth, keep_points = state.contribution[env], self._keep_points[env]
+            keep = masks.slot[env, OP_FOSSILIZE] & settled[env] & (worth > keep_points)
+            drop = masks.slot[env, OP_CULL] & ((settled[env] & (worth <= keep_points)) | sick[env])
             if keep.any():
                 actions[env] = on_slot(Op.FOSSILIZE, int(torch.where(keep, worth, -torch.inf).argmax()))
             elif drop.any():
@@ -63,7 +82,8 @@ class Heuristic:
     def _stalled(self, view: EnvView) -> Tensor:
         """``bool [E]``; false while there are not enough epochs to tell."""
         losses = view.history.losses
-        return losses[:, -1] > (1.0 - self.improvement) * losses[:, -1 - self.patience]
+        before = losses.gather(1, (HISTORY - 1 - self._patience)[:, None]).squeeze(1)
+        return losses[:, -1] > (1.0 - self._improvement) * before
 
     def _grow(self, env: int, empty: Tensor, fits: Tensor) -> Tensor:
         served = torch.where(empty, self._served[env], torch.iinfo(torch.int64).max)

@@ -1,4 +1,4 @@
-"""A fixed plan for every host: germinate at given epochs, keep what grew."""
+"""A fixed plan for each host: germinate at given epochs, keep what grew."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ class PlannedGermination:
 
 
 class Schedule:
-    """Follows one plan in every environment; fossilizes each module as soon as that is legal.
+    """Follows a plan in each environment; fossilizes each module as soon as that is legal.
 
     Args:
-        plan: germinations; those due at once follow one another, one per epoch.
-        num_envs: E.
+        plans: germinations of each environment; those due at once follow one another, one per epoch.
+        name: which of the controls it is.
     """
 
-    name = "schedule"
-
-    def __init__(self, plan: Sequence[PlannedGermination], num_envs: int) -> None:
-        self._plan = sorted(plan, key=lambda step: step.epoch)
-        self._done = torch.zeros(num_envs, len(plan), dtype=torch.bool)
+    def __init__(self, plans: Sequence[Sequence[PlannedGermination]], name: str = "schedule") -> None:
+        self.name = name
+        self._plans = [sorted(plan, key=lambda step: step.epoch) for plan in plans]
+        self._done = torch.zeros(len(plans), max((len(plan) for plan in plans), default=0), dtype=torch.bool)
 
     def reset(self, which: Tensor) -> None:
         self._done[which] = False
@@ -47,7 +46,7 @@ class Schedule:
             if ripe:
                 actions[env] = on_slot(Op.FOSSILIZE, ripe[0])
                 continue
-            for number, step in enumerate(self._plan):
+            for number, step in enumerate(self._plans[env]):
                 due = step.epoch <= epoch and not self._done[env, number]
                 if due and masks.slot[env, OP_GERMINATE, step.slot] and masks.blueprint[env, step.slot, step.blueprint]:
                     actions[env] = germinate(step.slot, step.blueprint)

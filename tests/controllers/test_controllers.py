@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import controller, play_episode, small_env, small_laboratory
+from helpers import controller, play_episode, small_env, small_laboratory, some_tuning
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import Simulated, fits_all
@@ -49,15 +49,21 @@ def new_policy(num_slots: int, seed: int = 0, scale: float = 300.0) -> tuple[Gro
 
 def build(name: str, num_envs: int, num_slots: int, seed: int = 0, deterministic: bool = False) -> Controller:
     policy, normaliser = new_policy(num_slots, seed)
+    slot_ids = [f"r0c{slot}" for slot in range(num_slots)]
     plan = [PlannedGermination(epoch, slot, 1 + slot) for slot, epoch in enumerate(range(0, 3 * num_slots, 3))]
     context = ControllerContext(
         num_envs=num_envs,
-        num_slots=num_slots,
+        slot_ids=slot_ids,
+        compatible=fits_all(num_slots),
+        max_seeds=DIGITS.max_seeds,
         seed=seed,
         schedule=plan,
         policy=policy,
         normaliser=normaliser,
         deterministic=deterministic,
+        families=["intact"] * num_envs,
+        tuning=some_tuning(slot_ids),
+        learned_kept=[[]] * num_envs,
     )
     return build_controller(name, context)
 
@@ -176,7 +182,7 @@ def test_the_schedule_germinates_as_planned_and_keeps_what_grew() -> None:
     """On time where that is legal, else as soon as it is; a second episode follows the plan again."""
     plan = [PlannedGermination(4, 2, 5), PlannedGermination(0, 0, 1), PlannedGermination(0, 1, 4)]
     rules = GrowthRules(max_developing=1, max_seeds=3, min_training_epochs=1, min_cull_age=1, embargo_epochs=1)
-    schedule = Schedule(plan, 2)
+    schedule = Schedule([plan] * 2)
     for _ in range(2):
         simulated = Simulated(2, fits_all(3), rules)
         actions = simulated.play(schedule, 20)
@@ -192,7 +198,7 @@ def test_the_schedule_germinates_as_planned_and_keeps_what_grew() -> None:
 
 def test_the_schedule_is_on_time_when_nothing_forbids_it() -> None:
     plan = [PlannedGermination(7, 1, 3), PlannedGermination(2, 0, 6)]
-    actions = Simulated(1, fits_all(2), DIGITS).play(Schedule(plan, 1), 12)
+    actions = Simulated(1, fits_all(2), DIGITS).play(Schedule([plan]), 12)
     assert planned(actions[:, 0]) == [(2, 0, 6), (7, 1, 3)]
 
 

@@ -9,7 +9,7 @@ from simulated import Simulated, fits_all
 from torch import Tensor
 
 from esper.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Head, Op
-from esper.controllers import Heuristic
+from esper.controllers import Heuristic, HeuristicParameters
 from esper.lifecycle import GrowthRules, Stage
 
 DIGITS = GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
@@ -25,7 +25,7 @@ def grown(actions: Tensor, head: Head, environment: int = 0) -> list[int]:
 def test_it_serves_every_slot_in_turn_while_nothing_helps(num_slots: int) -> None:
     """Useless modules on a host that learns nothing: it goes on trying, in the least-served slot, to the end."""
     simulated = Simulated(2, fits_all(num_slots), DIGITS, worth=lambda noise: -noise.abs(), sick=0.0)
-    actions = simulated.play(Heuristic(2, num_slots), 120)
+    actions = simulated.play(Heuristic([HeuristicParameters()] * 2, num_slots), 120)
     slots = grown(actions, Head.SLOT)
     counts = [slots.count(slot) for slot in range(num_slots)]
     assert min(counts) >= 1
@@ -41,13 +41,13 @@ def test_it_rotates_all_blueprints_that_fit_the_slot() -> None:
     compatible = torch.zeros(2, 13, dtype=torch.bool)
     compatible[0, [1, 3, 7]] = compatible[1, [1, 3, 7]] = True
     simulated = Simulated(1, compatible, DIGITS, worth=lambda noise: -noise.abs())
-    blueprints = grown(simulated.play(Heuristic(1, 2), 120), Head.BLUEPRINT)
+    blueprints = grown(simulated.play(Heuristic([HeuristicParameters()], 2), 120), Head.BLUEPRINT)
     assert blueprints[:6] == [1, 3, 7, 1, 3, 7]
 
 
 def test_it_keeps_what_helps_until_the_places_are_taken() -> None:
     simulated = Simulated(1, fits_all(3), DIGITS, worth=lambda noise: 1.0 + noise.abs())
-    actions = simulated.play(Heuristic(1, 3), 60)
+    actions = simulated.play(Heuristic([HeuristicParameters()], 3), 60)
     assert (simulated.state.stage == Stage.FOSSILIZED).sum() == DIGITS.max_seeds
     assert not (actions[..., Head.OP] == OP_CULL).any()
     assert len(grown(actions, Head.SLOT)) == DIGITS.max_seeds, "no more germinations once all places are taken"
@@ -56,7 +56,7 @@ def test_it_keeps_what_helps_until_the_places_are_taken() -> None:
 @pytest.mark.parametrize(("worth", "op"), [(0.6, Op.FOSSILIZE), (0.5, Op.CULL), (-2.0, Op.CULL)])
 def test_it_decides_by_the_measured_contribution_as_soon_as_it_may(worth: float, op: Op) -> None:
     simulated = Simulated(1, fits_all(1), DIGITS, worth=lambda noise: torch.full_like(noise, worth))
-    heuristic = Heuristic(1, 1, keep_points=0.5)
+    heuristic = Heuristic([HeuristicParameters(keep_points=0.5)], 1)
     for _ in range(40):
         holding = bool(simulated.state.stage[0, 0] == Stage.HOLDING)
         actions = heuristic.act(simulated.view())
@@ -70,20 +70,20 @@ def test_it_decides_by_the_measured_contribution_as_soon_as_it_may(worth: float,
 def test_it_gives_up_modules_that_cannot_blend() -> None:
     """Their gradients vanish for ever, so no gate lets them on: they are culled, or nothing would grow any more."""
     simulated = Simulated(1, fits_all(3), DIGITS, sick=1.0)
-    actions = simulated.play(Heuristic(1, 3), 60)
+    actions = simulated.play(Heuristic([HeuristicParameters()], 3), 60)
     assert set(grown(actions, Head.SLOT)) == {0, 1, 2}
     assert int((actions[:, 0, Head.OP] == OP_CULL).sum()) >= len(grown(actions, Head.SLOT)) - 1
 
 
 def test_it_lets_a_host_alone_that_learns_well() -> None:
     simulated = Simulated(2, fits_all(3), DIGITS, loss=lambda epoch: 2.0 * 0.7**epoch)
-    assert not grown(simulated.play(Heuristic(2, 3), 25), Head.SLOT)
+    assert not grown(simulated.play(Heuristic([HeuristicParameters()] * 2, 3), 25), Head.SLOT)
 
 
 def test_it_grows_when_a_host_stops_learning() -> None:
     """The loss falls fast for ten epochs and then no more: with patience 2 it acts two epochs later."""
     simulated = Simulated(1, fits_all(3), DIGITS, loss=lambda epoch: 2.0 * 0.7 ** min(epoch, 10))
-    actions = simulated.play(Heuristic(1, 3), 25)
+    actions = simulated.play(Heuristic([HeuristicParameters()], 3), 25)
     first = int((actions[:, 0, Head.OP] == OP_GERMINATE).nonzero()[0])
     assert 10 < first <= 12
 
@@ -91,6 +91,6 @@ def test_it_grows_when_a_host_stops_learning() -> None:
 def test_it_grows_real_hosts() -> None:
     """In an ordinary episode every environment gets at least one module: it is not never-grow in disguise."""
     env = small_env(small_laboratory())
-    results = play_episode(env, Heuristic(3, 3))
+    results = play_episode(env, Heuristic([HeuristicParameters()] * 3, 3))
     grew = torch.stack([result.applied.germinated.any(dim=1) for result in results]).any(dim=0)
     assert grew.all()

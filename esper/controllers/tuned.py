@@ -1,0 +1,111 @@
+"""What tuning found: the parameters of the controls, and what finding them has cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeAlias
+
+from esper.blueprints import blueprint_ids
+from esper.controllers.heuristic import HeuristicParameters
+from esper.controllers.probe_and_keep import ProbeAndKeepParameters
+from esper.controllers.probe_rule import ProbeRuleParameters
+from esper.controllers.schedule import PlannedGermination
+
+GrowthPlan: TypeAlias = tuple[PlannedGermination, ...]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The best parameters of each control on training instances; ``None`` for controls that were not tuned.
+
+    Attributes:
+        budget: environment epochs that each control was given.
+        seed: of the search.
+        slot_ids: slots that the plans number.
+        heuristic, probe_rule, probe_and_keep: parameters.
+        schedule_best: one plan for all hosts; the empty one if growing did not pay.
+        schedule_per_family: a plan for each family of hosts.
+        static_full: id of the blueprint that stands in every slot that it fits.
+        spent: environment epochs by control. ``schedule_per_family`` goes through all its candidates on all instances
+            of each family on top of what ``schedule_best`` spent, whatever the budget: it is a ceiling, not a rival.
+        returns: mean return of what was chosen, on the instances that it was last compared on.
+    """
+
+    budget: int
+    seed: int
+    slot_ids: tuple[str, ...]
+    heuristic: HeuristicParameters | None = None
+    probe_rule: ProbeRuleParameters | None = None
+    probe_and_keep: ProbeAndKeepParameters | None = None
+    schedule_best: GrowthPlan | None = None
+    schedule_per_family: Mapping[str, GrowthPlan] | None = None
+    static_full: str | None = None
+    spent: Mapping[str, int] = field(default_factory=dict)
+    returns: Mapping[str, float] = field(default_factory=dict)
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        plan, plans = self.schedule_best, self.schedule_per_family
+        return {
+            "version": VERSION,
+            "budget": self.budget,
+            "seed": self.seed,
+            "slot_ids": list(self.slot_ids),
+            **{name: None if (found := getattr(self, name)) is None else asdict(found) for name in _PARAMETERS},
+            "schedule_best": None if plan is None else _plan_record(plan),
+            "schedule_per_family": None if plans is None else {name: _plan_record(plans[name]) for name in plans},
+            "static_full": self.static_full,
+            "spent": dict(self.spent),
+            "returns": dict(self.returns),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Tuning:
+        """Inverse of :meth:`to_record`.
+
+        Raises:
+            ValueError: not a record of this version.
+        """
+        if record.get("version") != VERSION:
+            raise ValueError(f"not a tuning record of version {VERSION}: its version is {record.get('version')!r}")
+        names = {each.name for each in fields(cls)} | {"version"}
+        if set(record) != names:
+            raise ValueError(f"tuning record: fields {sorted(set(record) ^ names)} are missing or unknown")
+        values = {name: value for name, value in record.items() if name != "version"}
+        values["slot_ids"] = tuple(values["slot_ids"])
+        try:
+            for name, kind in _PARAMETERS.items():
+                values[name] = None if values[name] is None else kind(**values[name])
+            if values["schedule_best"] is not None:
+                values["schedule_best"] = _plan(values["schedule_best"])
+            plans = values["schedule_per_family"]
+            if plans is not None:
+                values["schedule_per_family"] = {name: _plan(plan) for name, plan in plans.items()}
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"tuning record: {error}") from error
+        return cls(**values)
+
+
+_PARAMETERS = {
+    "heuristic": HeuristicParameters,
+    "probe_rule": ProbeRuleParameters,
+    "probe_and_keep": ProbeAndKeepParameters,
+}
+
+
+def _plan_record(plan: GrowthPlan) -> list[dict[str, int | str]]:
+    return [{"epoch": step.epoch, "slot": step.slot, "blueprint": blueprint_ids()[step.blueprint]} for step in plan]
+
+
+def _plan(record: list[dict[str, Any]]) -> GrowthPlan:
+    for step in record:
+        if step["blueprint"] not in blueprint_ids():
+            raise ValueError(
+                f"tuning record: unknown blueprint {step['blueprint']!r}; choose from {', '.join(blueprint_ids())}"
+            )
+    return tuple(
+        PlannedGermination(step["epoch"], step["slot"], blueprint_ids().index(step["blueprint"])) for step in record
+    )
