@@ -109,7 +109,9 @@ def action(op: Op, **heads: int) -> Tensor:
     return row
 
 
-def controller(laboratory: Laboratory, name: str, num_envs: int = 3, seed: int = 0) -> Controller:
+def controller(
+    laboratory: Laboratory, name: str, num_envs: int = 3, seed: int = 0, **context_fields: object
+) -> Controller:
     """A controller of the registry; the learned one has a new policy."""
     policy, normaliser = laboratory.policy()
     context = ControllerContext(
@@ -126,7 +128,7 @@ def controller(laboratory: Laboratory, name: str, num_envs: int = 3, seed: int =
         tuning=some_tuning(laboratory.slot_ids),
         learned_kept=[[(laboratory.slot_ids[0], "conv_light")]] * num_envs,
     )
-    return build_controller(name, context)
+    return build_controller(name, replace(context, **context_fields))  # type: ignore[arg-type]
 
 
 def some_tuning(slot_ids: Sequence[str]) -> Tuning:

@@ -26,6 +26,14 @@ def test_presets_pass(preset: str) -> None:
         (["task.name=mnist"], "task.name: unknown 'mnist'; choose from digits"),
         (["host.name=cn"], "host.name: unknown 'cn' (did you mean 'cnn'?); choose from cnn"),
         (["reward.family=pared"], "reward.family: unknown 'pared' (did you mean 'paired'?); choose from"),
+        (
+            ["evaluation.controllers=[learned,schedule_best]"],
+            "'schedule_best' needs parameters tuned on training instances, so it belongs to python -m esper.evaluate",
+        ),
+        (
+            ["evaluation.controllers=[static_final]"],
+            "needs the networks that a trained controller ended with, so it belongs to python -m esper.evaluate",
+        ),
         (["evaluation.controllers=[lerned]"], "evaluation.controllers: unknown 'lerned' (did you mean 'learned'?)"),
         (["slots.num_slots=9"], "slots.num_slots=9 asks for more places than there are; the host has 3: r0c0, r0c1"),
         (["slots.ids=[r0c0,r0c1,r0c7]"], "slots.ids: no such place for a slot: r0c7; the host has 3: r0c0, r0c1, r0c2"),

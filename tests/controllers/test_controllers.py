@@ -10,15 +10,28 @@ from hypothesis import strategies as st
 from simulated import Simulated, fits_all
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS, NUM_OPS, OP_GERMINATE, OP_WAIT, Head, Op, Tempo, canonical, head_sizes
+from esper.actions import (
+    NUM_BLUEPRINTS,
+    NUM_OPS,
+    OP_GERMINATE,
+    OP_WAIT,
+    Blueprint,
+    Head,
+    Op,
+    Tempo,
+    canonical,
+    head_sizes,
+)
 from esper.build import Laboratory
 from esper.controllers import (
+    AFTER_TRAINING,
     CONTROLLERS,
     Controller,
     ControllerContext,
     Learned,
     PlannedGermination,
     Schedule,
+    Static,
     build_controller,
 )
 from esper.lifecycle import GrowthRules, Stage
@@ -124,6 +137,39 @@ def test_resetting_some_environments_starts_them_anew_and_leaves_the_others(name
         some, new = (each.act(blank.view()) for each in (reset, fresh))
         assert torch.equal(some[:4], new[:4])
         blank.step(new)
+
+
+def test_schedules_may_differ_by_environment_and_the_oracle_goes_by_family() -> None:
+    plans = [[PlannedGermination(0, 2, 5)], [], [PlannedGermination(3, 1, 4), PlannedGermination(1, 0, 1)]]
+    actions = Simulated(3, fits_all(3), DIGITS).play(Schedule(plans), 8)
+    assert [planned(actions[:, environment]) for environment in range(3)] == [[(0, 2, 5)], [], [(1, 0, 1), (3, 1, 4)]]
+    laboratory = small_laboratory()
+    grown = []
+    for family in ("intact", "starved_0"):
+        oracle = controller(laboratory, "schedule_per_family", families=[family] * 3)
+        grown.append(planned(Simulated(3, fits_all(3), DIGITS).play(oracle, 5)[:, 0]))
+    assert grown == [[(1, 0, 1)], []]
+    with pytest.raises(ValueError, match="no plan for hosts of family starved_9; it was tuned on intact, starved_0"):
+        controller(laboratory, "schedule_per_family", families=["starved_9"] * 3)
+
+
+def test_static_networks_are_what_the_learned_controller_kept_or_one_blueprint_everywhere() -> None:
+    laboratory = small_laboratory()
+    final = controller(laboratory, "static_final", learned_kept=[[("r0c1", "norm")], [], [("r0c0", "conv_light")]])
+    full = controller(laboratory, "static_full")
+    assert isinstance(final, Static)
+    assert isinstance(full, Static)
+    assert final.modules == [[(1, Blueprint.NORM)], [], [(0, Blueprint.CONV_LIGHT)]]
+    assert full.modules == [[(slot, Blueprint.CONV_LIGHT) for slot in range(3)]] * 3
+
+
+@pytest.mark.parametrize("name", sorted(AFTER_TRAINING))
+def test_a_controller_that_lacks_what_it_is_made_from_says_so(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}.* needs"):
+        controller(small_laboratory(), name, tuning=None, learned_kept=None)
+    if name != "static_final":
+        with pytest.raises(ValueError, match="the tuning is for slots r0c0, not for r0c0, r0c1, r0c2"):
+            controller(small_laboratory(), name, tuning=some_tuning(["r0c0"]))
 
 
 def test_an_unknown_controller_is_refused_with_the_choices() -> None:

@@ -20,12 +20,14 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "ppo")]
 
 from cue_world import filled_buffer, new_buffer, small_policy  # noqa: E402
+from helpers import small_laboratory  # noqa: E402
 
 from esper.policy import Normaliser  # noqa: E402
 from esper.policy.normaliser import moments  # noqa: E402
 from esper.ppo import Metrics, PPOSettings, RolloutBuffer, ppo_update  # noqa: E402
 from esper.ppo.losses import normalise_advantages  # noqa: E402
 from esper.ranks import ALONE, Placement, Ranks, connected  # noqa: E402
+from esper.tuning import tune  # noqa: E402
 
 NUM_ENVS = 5
 SHARES = (range(3), range(3, 5))
@@ -122,6 +124,13 @@ def exchanges(ranks: Ranks) -> Any:
     }
 
 
+def tuned(ranks: Ranks) -> Any:
+    """A search whose pairs three environments share: two on the first rank, one on the second."""
+    laboratory = replace(small_laboratory("slots.blueprints=[conv_light]", "env.num_epochs=6"), ranks=ranks)
+    twins = laboratory.twins(len(laboratory.share(3)), lambda done, total: None)
+    return tune(laboratory, twins, budget=60, controls=["schedule_best"]).to_record()
+
+
 SCENARIOS = (
     uneven,
     uneven_per_head,
@@ -130,6 +139,7 @@ SCENARIOS = (
     merged_normaliser,
     advantages,
     exchanges,
+    tuned,
 )
 
 

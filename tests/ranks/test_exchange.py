@@ -81,3 +81,11 @@ def test_merged_normalisers_equal_that_of_one_rank(pair: list[Found], single: Fo
         assert torch.equal(pair[0]["merged_normaliser"][name], pair[1]["merged_normaliser"][name])
         torch.testing.assert_close(pair[0]["merged_normaliser"][name], value, rtol=1e-12, atol=0)
     assert float(expected["count"]) == 2 * 5 * 7
+
+
+def test_ranks_share_a_search_and_find_the_same(pair: list[Found], single: Found) -> None:
+    """Returns differ by rounding from those of one rank, whose stacks are higher."""
+    first, second = pair[0]["tuned"], pair[1]["tuned"]
+    assert first == second
+    assert first["spent"] == single["tuned"]["spent"]
+    assert 0 < first["spent"]["schedule_best"] <= 60

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from helpers import Eager, controller, small_env, small_laboratory
+from helpers import Eager, controller, small_env, small_laboratory, some_tuning
 
-from esper.actions import OP_WAIT
+from esper.actions import OP_WAIT, Blueprint, Op
 from esper.build import Laboratory
-from esper.comparison import Outcome, compare, paired_difference, play
-from esper.controllers import Controller
+from esper.comparison import NeverGrewError, Outcome, compare, paired_difference, play, require_growth
+from esper.controllers import CONTROLLERS as CONTROLLERS_BY_NAME
+from esper.controllers import Controller, PlannedGermination
 from esper.envs.records import EnvView
 from esper.envs.twins import TwinCache
 from esper.policy.normaliser import moments
+from esper.tallies import OpCounts
 
 CONTROLLERS = ("learned", "heuristic", "schedule", "random", "never")
 
@@ -172,3 +176,71 @@ def test_play_tells_its_progress_and_repeats_itself(laboratory: Laboratory) -> N
     ]
     assert told[:9] == [(done, 8) for done in range(9)]
     assert runs[0].episodes == runs[1].episodes
+
+
+# -------------------------------------------------------------------------------------- controls of an evaluation
+
+TUNED_CONTROLLERS = ("static_final", "schedule_per_family", "static_full", "learned", "probe_rule")
+
+
+class Growing(Eager):
+    """In place of a policy that has learned something."""
+
+    name = "learned"
+
+
+def test_static_networks_stand_in_for_what_was_learned(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outcomes come in the order asked for, although static_final needs the learned one first."""
+    evaluation = replace(laboratory.config.evaluation, controllers=list(TUNED_CONTROLLERS))
+    asked = replace(laboratory, config=replace(laboratory.config, evaluation=evaluation))
+    monkeypatch.setitem(CONTROLLERS_BY_NAME, "learned", lambda context: Growing(0))
+    families = {instance.family for instance in laboratory.pool("held_out", 3)}
+    plan = (PlannedGermination(0, 0, Blueprint.CONV_LIGHT),)
+    tuning = replace(some_tuning(laboratory.slot_ids), schedule_per_family=dict.fromkeys(families, plan))
+    policy, normaliser = laboratory.policy()
+    twins = laboratory.twins(3, lambda done, total: None)
+    found = compare(asked, policy, normaliser, twins, lambda name, done, total: None, tuning)
+    assert tuple(outcome.name for outcome in found) == TUNED_CONTROLLERS
+    final, oracle, full, learned, _ = found
+    assert [episode.kept for episode in final.episodes] == [episode.kept for episode in learned.episodes]
+    assert any(episode.kept for episode in final.episodes)
+    assert all(episode.kept == (("r0c0", "conv_light"),) for episode in oracle.episodes)
+    assert all(episode.num_fossilized == 3 and episode.relative_flops > 1 for episode in full.episodes)
+    assert (full.returns() != oracle.returns()).all()
+
+
+def ops(**counts: int) -> OpCounts:
+    found = OpCounts()
+    for name, count in counts.items():
+        found.attempted[Op[name.upper()]] = found.chosen[Op[name.upper()]] = count
+    return found
+
+
+@pytest.mark.parametrize("name", ["random", "schedule", "heuristic", "probe_rule", "schedule_best", "static_full"])
+def test_a_control_that_never_grew_is_refused_with_what_it_did(name: str) -> None:
+    tuning = some_tuning(["r0c0"])
+    with pytest.raises(NeverGrewError, match=rf"'{name}' germinated nothing on any held-out host.*WAIT 90, EXTEND 2"):
+        require_growth(name, 0, ops(wait=90, extend=2), tuning)
+    require_growth(name, 1, ops(wait=90), tuning)
+
+
+def test_growing_nothing_is_right_for_some() -> None:
+    tuning = some_tuning(["r0c0"])
+    for name in ("never", "learned", "static_final"):
+        require_growth(name, 0, ops(wait=90), tuning)
+    require_growth("heuristic", 0, ops(wait=90), None)
+    require_growth("random", 0, ops(wait=3), None)
+    nothing_pays = replace(tuning, schedule_best=(), schedule_per_family={"intact": ()})
+    for name in ("schedule_best", "schedule_per_family", "probe_rule"):
+        require_growth(name, 0, ops(wait=90), nothing_pays)
+
+
+def test_comparing_with_a_control_that_never_grew_fails(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = replace(laboratory.config.evaluation, controllers=["schedule"])
+    asked = replace(laboratory, config=replace(laboratory.config, evaluation=evaluation))
+    monkeypatch.setattr(Laboratory, "schedule", lambda self: [])
+    policy, normaliser = laboratory.policy()
+    with pytest.raises(NeverGrewError, match=r"the control 'schedule' germinated nothing.*WAIT 24"):
+        compare(asked, policy, normaliser, None, lambda name, done, total: None)
