@@ -70,21 +70,7 @@ class Laboratory:
 
     def pool(self, split: str, count: int) -> InstancePool:
         """The first ``count`` instances of a split."""
-        instances = self.config.instances
-        families, size = instances.families, instances.num_train
-        if split == "held_out":
-            families, size = instances.held_out_families or families, instances.num_held_out
-        whole = InstancePool.build(
-            families,
-            size,
-            split,
-            num_blocks=len(self.config.host.widths),
-            num_classes=self.task.num_classes,
-            num_few_classes=instances.num_few_classes,
-            data_fraction=instances.data_fraction,
-            label_noise_rate=instances.label_noise_rate,
-        )
-        return InstancePool(whole.instances[:count])
+        return InstancePool(instance_pool(self.config, self.task, split).instances[:count])
 
     @property
     def max_seeds(self) -> int:
@@ -149,6 +135,24 @@ class Laboratory:
             PlannedGermination(step.epoch, step.slot, blueprint_ids().index(step.blueprint))
             for step in self.config.evaluation.schedule.values()
         ]
+
+
+def instance_pool(config: Config, task: TaskData, split: str) -> InstancePool:
+    """All instances of a split."""
+    instances = config.instances
+    families, size = instances.families, instances.num_train
+    if split == "held_out":
+        families, size = instances.held_out_families or families, instances.num_held_out
+    return InstancePool.build(
+        families,
+        size,
+        split,
+        num_blocks=len(config.host.widths),
+        num_classes=task.num_classes,
+        num_few_classes=instances.num_few_classes,
+        data_fraction=instances.data_fraction,
+        label_noise_rate=instances.label_noise_rate,
+    )
 
 
 def build_task_host(config: Config, task: TaskData) -> SegmentedHost:

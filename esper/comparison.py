@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -46,6 +47,7 @@ class Outcome:
         name: the controller.
         episodes: one record per host, in the order of environments and ranks.
         ops: what it did.
+        wall_seconds: that playing all of them took, on the slowest rank.
         timeline: one of its episodes: the first in which something was kept, else the first that did not crash, else
             the first, up to its crash.
     """
@@ -53,6 +55,7 @@ class Outcome:
     name: str
     episodes: tuple[EpisodeRecord, ...]
     ops: OpCounts
+    wall_seconds: float
     timeline: EpisodeTimeline
 
     @classmethod
@@ -64,6 +67,7 @@ class Outcome:
             name=parts[0].name,
             episodes=tuple(episode for part in parts for episode in part.episodes),
             ops=OpCounts.merged([part.ops for part in parts]),
+            wall_seconds=max(part.wall_seconds for part in parts),
             timeline=(keeping or whole or list(parts))[0].timeline,
         )
 
@@ -97,6 +101,7 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
 
     An environment whose host crashes starts another episode, which is not counted.
     """
+    began = perf_counter()
     observation = _start(controller, env, torch.ones(env.num_envs, dtype=torch.bool))
     first: dict[int, EpisodeRecord] = {}
     ops, timelines = OpCounts(), TimelineRecorder()
@@ -120,6 +125,7 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
         name=controller.name,
         episodes=episodes,
         ops=ops,
+        wall_seconds=perf_counter() - began,
         timeline=timelines.timeline(env, shown, controller.name),
     )
 

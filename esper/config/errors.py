@@ -115,7 +115,7 @@ def unknown_key(key: str, schema: type) -> str:
 def _leaves(node: DictConfig, prefix: str = "") -> Iterator[str]:
     for key in map(str, node):
         full = f"{prefix}{key}"
-        if isinstance(node[key], DictConfig):
+        if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
             yield from _leaves(node[key], f"{full}.")
         else:
             yield full

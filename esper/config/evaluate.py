@@ -33,8 +33,8 @@ class EvaluateConfig:
     """Rows of the table, from the controller registry."""
     num_hosts: int = 64
     """Held-out instances that each controller grows, the same for all."""
-    families: dict[str, float] | None = None
-    """Host families to draw instances from, with their weights; null = those that the run held out."""
+    families: dict[str, float] = field(default_factory=dict)
+    """Host families to draw instances from, with their weights; {} = those that the run held out."""
     sampled: bool = True
     """A second row for the learned controller, sampling its actions."""
     tuning: str | None = None
@@ -62,7 +62,7 @@ class EvaluateConfig:
         distinct("controllers", self.controllers)
         for key in ("num_hosts", "draws"):
             at_least(key, getattr(self, key), 1)
-        for family, weight in (self.families or {}).items():
+        for family, weight in self.families.items():
             at_least(f"families.{family}", weight, 0)
         if self.tuning_epochs is not None:
             at_least("tuning_epochs", self.tuning_epochs, 1)

@@ -69,8 +69,9 @@ class Tuning:
         Raises:
             ValueError: not a record of this version.
         """
-        if record.get("version") != VERSION:
-            raise ValueError(f"not a tuning record of version {VERSION}: its version is {record.get('version')!r}")
+        version = record.get("version") if isinstance(record, Mapping) else None
+        if version != VERSION:
+            raise ValueError(f"not a tuning record of version {VERSION}: its version is {version!r}")
         names = {each.name for each in fields(cls)} | {"version"}
         if set(record) != names:
             raise ValueError(f"tuning record: fields {sorted(set(record) ^ names)} are missing or unknown")

@@ -35,7 +35,7 @@ class EvaluationRow:
         val_accuracy, test_accuracy: mean accuracy of the final networks, as a fraction of 1.
         test_difference: test accuracy of the learned controller minus this one's, paired, as a fraction of 1.
         added_parameters: mean over hosts, of the modules kept.
-        flops_ratio: mean FLOPs of a grown host's forward pass over those of the host that never grew.
+        flops_ratio: mean multiply-adds of training a host and its modules, over those of the host alone.
         wall_seconds: wall-clock time of all episodes of one run seed.
         num_fossilized: mean number of modules kept.
         wait_share: share of WAIT among steps with a choice, as a fraction of 1.

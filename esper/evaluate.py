@@ -1,0 +1,33 @@
+"""Judge trained controllers: ``python -m esper.evaluate checkpoint=outputs/<run> num_hosts=64``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from esper.config import cli
+from esper.config.entries import EVALUATE
+from esper.config.evaluate import EvaluateConfig
+
+
+def check(config: EvaluateConfig) -> None:
+    """Refuse what cannot be evaluated."""
+    from esper.evaluation import check
+
+    check(config)
+
+
+def evaluate(config: EvaluateConfig, run_dir: Path) -> None:
+    """Play controllers and their controls on held-out hosts, and leave everything in ``run_dir``."""
+    # Imported here, so that help and errors of use come at once.
+    from esper.launch import launch
+
+    launch(EVALUATE, config, run_dir)
+
+
+def main() -> None:
+    """Compose the configuration from the command line, check it, and evaluate."""
+    cli.run(EVALUATE, evaluate, check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Trained controllers and their controls on the same held-out hosts: ``python -m esper.evaluate``.
+
+Policies are frozen; every controller grows the same instances, so differences are taken host by host.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from esper.build import Laboratory, build_laboratory, instance_pool
+from esper.checkpoint import CheckpointError, load_checkpoint, restore_policy
+from esper.comparison import Outcome, compare
+from esper.config import from_plain, summary, to_yaml
+from esper.config.checks import known
+from esper.config.cli import refused
+from esper.config.evaluate import EvaluateConfig
+from esper.config.learning import Twin
+from esper.config.preflight import preflight
+from esper.config.root import Config
+from esper.controllers import CONTROLLERS, TUNED, Tuning
+from esper.devices import intra_op_threads, keep_freed_memory
+from esper.envs.twins import TwinCache
+from esper.policy import GrowthPolicy, Normaliser
+from esper.ranks import ALONE, Ranks
+from esper.runs import RunFolder, run_status, write_atomic
+from esper.standings import LEARNED, OF_RUNS, SAMPLED, Standing
+from esper.tasks import load_task
+from esper.telemetry.console import ConsoleLogger
+from esper.telemetry.events import Level
+from esper.telemetry.hub import TelemetryHub
+from esper.tuning import tune
+from esper.verdict import closing_report
+
+LAST_CHECKPOINT = Path("checkpoints/last.pt")
+
+SAME = ("task", "host", "instances", "env", "slots", "observation", "counterfactual", "reward", "amp", "plugins")
+"""Sections in which the runs behind several checkpoints must agree, or their hosts would not be comparable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One run's controller.
+
+    Attributes:
+        path: its checkpoint.
+        config: of the run.
+        env_epochs: environment epochs that training took.
+        record: the checkpoint.
+    """
+
+    path: Path
+    config: Config
+    env_epochs: int
+    record: dict[str, Any]
+
+
+def checkpoint_path(name: str) -> Path:
+    """The file behind the name of a checkpoint or of a run folder."""
+    path = Path(name)
+    return path / LAST_CHECKPOINT if path.is_dir() else path
+
+
+def read_trained(config: EvaluateConfig) -> list[Trained]:
+    """Read every checkpoint.
+
+    Raises:
+        CheckpointError: one cannot be used, or they are of different experiments.
+    """
+    found = []
+    for name in config.checkpoints:
+        path = checkpoint_path(name)
+        record = load_checkpoint(path)
+        own = from_plain(record["config"])
+        assert own.trainer.num_steps is not None, "nulls are resolved on loading"
+        env_epochs = record["iteration"] * own.trainer.num_envs * own.trainer.num_steps
+        found.append(Trained(path=path, config=own, env_epochs=env_epochs, record=record))
+    for other in found[1:]:
+        for section in SAME:
+            if getattr(other.config, section) != getattr(found[0].config, section):
+                raise CheckpointError(
+                    f"{other.path} and {found[0].path} differ in {section}: one evaluation takes run seeds of one "
+                    "configuration; evaluate them apart"
+                )
+    return found
+
+
+def experiment(config: EvaluateConfig, trained: Sequence[Trained]) -> Config:
+    """The configuration of the runs, with the devices, hosts and controllers of the evaluation."""
+    own = trained[0].config
+    instances = replace(own.instances, num_held_out=config.num_hosts)
+    if config.families:
+        instances = replace(instances, held_out_families=config.families)
+    return replace(
+        own,
+        seed=config.seed,
+        devices=config.devices,
+        num_threads=config.num_threads,
+        instances=instances,
+        evaluation=replace(own.evaluation, num_hosts=config.num_hosts, controllers=[LEARNED]),
+        # Evaluation environments stand in for those of training wherever a size depends on their number.
+        trainer=replace(own.trainer, num_envs=config.num_hosts),
+    )
+
+
+def check(config: EvaluateConfig) -> None:
+    """Refuse checkpoints, names, families and devices that cannot be used, before anything starts.
+
+    Raises:
+        ValueError: names the key, the value and the choices.
+    """
+    for name in config.controllers:
+        known("controllers", name, CONTROLLERS)
+    if "static_final" in config.controllers and LEARNED not in config.controllers:
+        raise ValueError(f"controllers: 'static_final' trains what {LEARNED!r} ended with: name both")
+    trained = read_trained(config)
+    own = experiment(config, trained)
+    preflight(own)
+    if config.tuning is not None:
+        read_tuning(Path(config.tuning))
+    task = load_task(own.task.name)
+    trained_on, held_out = (
+        {instance.family for instance in instance_pool(own, task, split)} for split in ("train", "held_out")
+    )
+    unseen = sorted(held_out - trained_on)
+    if unseen and "schedule_per_family" in config.controllers:
+        raise ValueError(
+            f"controllers: 'schedule_per_family' has no plan for hosts of family {', '.join(unseen)}, which "
+            "training instances do not have: leave it out"
+        )
+
+
+def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> None:
+    """Play every controller on the held-out hosts, and leave tables, plots and intervals in ``run_dir``.
+
+    Args:
+        config: of the evaluation, the same on every rank.
+        run_dir: where the first rank writes.
+        ranks: this process among those of the evaluation, each with its share of the hosts.
+
+    Raises:
+        UsageError: a checkpoint, a tuning or a name cannot be used.
+        NeverGrewError: a control that is there to grow did not.
+        PeerLost: another rank has ended.
+    """
+    began = perf_counter()
+    torch.set_num_threads(intra_op_threads(config.num_threads, ranks.local_size))
+    keep_freed_memory()
+    with refused(EvaluateConfig):
+        trained = read_trained(config)
+        laboratory = build_laboratory(experiment(config, trained), ranks)
+        policies = [_restore(laboratory, run) for run in trained]
+        tuning = None if config.tuning is None else read_tuning(Path(config.tuning))
+    folder = RunFolder.create(run_dir, to_yaml(config)) if ranks.is_first else RunFolder(run_dir)
+    if ranks.is_first and config.console != "off":
+        lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
+        Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    loggers = [ConsoleLogger(config.console, 0)] if ranks.is_first else []
+    with run_status(folder, ranks.rank):
+        with TelemetryHub(loggers, Level.off) as hub:
+            twins = _twins(laboratory, hub)
+            wanted = [name for name in TUNED if name in config.controllers]
+            if tuning is None and wanted:
+                tuning = tune(
+                    laboratory,
+                    twins,
+                    budget=config.tuning_epochs or trained[0].env_epochs,
+                    seed=config.seed,
+                    controls=wanted,
+                    progress=lambda name, done, total: hub.stage(f"tuning {name}", done, total),
+                )
+            if tuning is not None and ranks.is_first:
+                write_atomic(folder.path / "tuning.json", json.dumps(tuning.to_record(), indent=2) + "\n")
+            standings = _play(config, laboratory, policies, twins, tuning, hub)
+        if ranks.is_first:
+            provenance = {
+                "checkpoints": [
+                    {"path": str(run.path), "seed": run.config.seed, "env_epochs": run.env_epochs} for run in trained
+                ],
+                "tuning": None if tuning is None else tuning.to_record(),
+            }
+            closing_report(config, laboratory, folder, standings, provenance, perf_counter() - began)
+
+
+def _twins(laboratory: Laboratory, hub: TelemetryHub) -> TwinCache | None:
+    config = laboratory.config
+    if config.reward.twin is Twin.none:
+        return None
+    share = laboratory.share(config.evaluation.num_hosts)
+    return laboratory.twins(len(share), lambda done, total: hub.stage("never-grown twins", done, total))
+
+
+def _restore(laboratory: Laboratory, run: Trained) -> tuple[GrowthPolicy, Normaliser]:
+    policy, normaliser = replace(laboratory, config=replace(run.config, devices=laboratory.config.devices)).policy()
+    restore_policy(run.record, policy, normaliser)
+    return policy, normaliser
+
+
+def read_tuning(path: Path) -> Tuning:
+    """The tuning of an earlier evaluation.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
+    try:
+        return Tuning.from_record(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ValueError(f"tuning: cannot read {path} ({error.strerror})") from error
+    except ValueError as error:
+        raise ValueError(f"tuning: {path}: {error}") from error
+
+
+def _play(
+    config: EvaluateConfig,
+    laboratory: Laboratory,
+    policies: Sequence[tuple[GrowthPolicy, Normaliser]],
+    twins: TwinCache | None,
+    tuning: Tuning | None,
+    hub: TelemetryHub,
+) -> list[Standing]:
+    """Every controller in turn, in the order of the configuration; nothing on later ranks."""
+    own = [name for name in OF_RUNS if name in config.controllers]
+    found: dict[str, list[Outcome]] = {}
+
+    def play(names: Sequence[str], number: int, label: str | None = None) -> None:
+        policy, normaliser = policies[number]
+        evaluation = replace(laboratory.config.evaluation, controllers=list(names), deterministic=label != SAMPLED)
+        run = f", run {number + 1} of {len(policies)}" if names is own and len(policies) > 1 else ""
+        for outcome in compare(
+            replace(laboratory, config=replace(laboratory.config, evaluation=evaluation)),
+            policy,
+            normaliser,
+            twins,
+            lambda name, done, total: hub.stage(f"{label or name}{run}", done, total),
+            tuning,
+        ):
+            found.setdefault(label or outcome.name, []).append(outcome)
+
+    for name in config.controllers:
+        if name not in own:
+            play([name], 0)
+    for number in range(len(policies)):
+        if own:
+            play(own, number)
+        if LEARNED in own and config.sampled:
+            play([LEARNED], number, SAMPLED)
+    order = [name for name in config.controllers for name in ((name, SAMPLED) if name == LEARNED else (name,))]
+    return [Standing(name=name, outcomes=tuple(found[name])) for name in order if name in found]

@@ -1,0 +1,149 @@
+"""The end of an evaluation: tables, files and plots."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+
+from rich.console import Console
+
+from esper.build import Laboratory
+from esper.config.evaluate import EvaluateConfig
+from esper.config.root import Console as ConsoleMode
+from esper.runs import RunFolder, environment_info
+from esper.standings import LEARNED, FamilyRow, Judge, Standing, family_rows, way_to_the_oracle
+from esper.telemetry.choices_plot import choice_map
+from esper.telemetry.evaluation_view import EvaluationRow, evaluation_tables, write_csv
+from esper.telemetry.frontier_plot import FrontierPoint, frontier
+from esper.telemetry.timeline_plot import slot_timeline
+
+HOSTS_COLUMNS = (
+    "controller",
+    "run",
+    "instance",
+    "family",
+    "episode_return",
+    "val_accuracy",
+    "test_accuracy",
+    "added_parameters",
+    "relative_flops",
+    "num_germinated",
+    "num_fossilized",
+    "kept",
+    "crashed",
+)
+
+
+def closing_report(
+    config: EvaluateConfig,
+    laboratory: Laboratory,
+    folder: RunFolder,
+    standings: Sequence[Standing],
+    provenance: Mapping[str, object],
+    wall_seconds: float,
+) -> None:
+    """Write, draw and print what came out of an evaluation.
+
+    Args:
+        config: of the evaluation.
+        laboratory: whose slots the timelines show.
+        folder: where to.
+        standings: controllers, in the order shown.
+        provenance: for ``result.json``: checkpoints, and what tuning found.
+        wall_seconds: of the whole evaluation.
+    """
+    judge = Judge(strata=standings[0].families(), draws=config.draws, seed=config.seed)
+    named = {standing.name: standing for standing in standings}
+    rows = [judge.row(standing, named.get(LEARNED)) for standing in standings]
+    families = [row for standing in standings for row in family_rows(standing)]
+    way = None
+    if {LEARNED, "schedule_best", "schedule_per_family"} <= named.keys():
+        way = way_to_the_oracle(named[LEARNED], named["schedule_best"], named["schedule_per_family"])
+    folder.write_result(
+        {
+            "controllers": [_record(row) for row in rows],
+            "families": [asdict(row) for row in families],
+            "way_to_the_oracle": way,
+            "wall_seconds": wall_seconds,
+            **provenance,
+            **environment_info(str(laboratory.device)),
+        }
+    )
+    write_csv(rows, folder.path / "controllers.csv")
+    _write_hosts(folder, standings)
+    _write_families(folder, families)
+    _draw(laboratory, folder, standings, rows)
+    if config.console is not ConsoleMode.off:
+        _print(folder, rows, families, way, wall_seconds)
+
+
+def _record(row: EvaluationRow) -> dict[str, object]:
+    """A row for ``result.json``: each interval as ``{"estimate": ..., "low": ..., "high": ..., "over_runs": ...}``."""
+    values = {field.name: getattr(row, field.name) for field in fields(row)}
+    return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in values.items()}
+
+
+def _write_hosts(folder: RunFolder, standings: Sequence[Standing]) -> None:
+    """``hosts.csv``: a line per controller, run and host."""
+    with (folder.path / "hosts.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HOSTS_COLUMNS)
+        for standing in standings:
+            for run, outcome in enumerate(standing.outcomes):
+                for episode in outcome.episodes:
+                    kept = "+".join(f"{slot}:{kind}" for slot, kind in episode.kept)
+                    instance = {"instance": episode.instance.index, "family": episode.instance.family, "kept": kept}
+                    own = {"controller": standing.name, "run": run, **instance}
+                    writer.writerow([own[name] if name in own else getattr(episode, name) for name in HOSTS_COLUMNS])
+
+
+def _write_families(folder: RunFolder, rows: Sequence[FamilyRow]) -> None:
+    """``families.csv``: a line per controller and family; what was kept as JSON."""
+    with (folder.path / "families.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        names = [field.name for field in fields(FamilyRow)]
+        writer.writerow(names)
+        for row in rows:
+            record = asdict(row)
+            writer.writerow([json.dumps(record[name]) if name == "kept" else record[name] for name in names])
+
+
+def _draw(
+    laboratory: Laboratory, folder: RunFolder, standings: Sequence[Standing], rows: Sequence[EvaluationRow]
+) -> None:
+    points = [
+        FrontierPoint(name=row.name, added_parameters=row.added_parameters, test_accuracy=row.test_accuracy)
+        for row in rows
+        if row.added_parameters is not None and row.test_accuracy is not None
+    ]
+    frontier(points, folder.plots / "frontier.png")
+    for standing in standings:
+        if standing.name == "never":
+            continue
+        choice_map(standing.kept(), folder.plots / f"choices_{standing.name}.png", standing.name)
+        timeline = standing.outcomes[0].timeline
+        slot_timeline(timeline, folder.plots / f"slot_timeline_{standing.name}.png", laboratory.slot_ids)
+
+
+def _print(
+    folder: RunFolder,
+    rows: Sequence[EvaluationRow],
+    families: Sequence[FamilyRow],
+    way: float | None,
+    wall_seconds: float,
+) -> None:
+    console = Console()
+    console.print(evaluation_tables(rows, "held-out hosts"))
+    lines = [
+        f"  {row.family}: {', '.join(f'{name} {100 * share:.0f} %' for name, share in row.kept.items())}"
+        for row in families
+        if row.controller == LEARNED
+    ]
+    if lines:
+        console.print("\n".join(["what the learned controller kept, by family:", *lines]), highlight=False)
+    if way is not None:
+        console.print(f"from the best fixed schedule (0 %) to the oracle (100 %): {100 * way:.0f} %", highlight=False)
+    minutes, seconds = divmod(round(wall_seconds), 60)
+    console.print(f"{minutes} min {seconds} s; everything is in {folder.path}", highlight=False, soft_wrap=True)

@@ -1,0 +1,237 @@
+"""``python -m esper.evaluate``: refuses what it cannot judge, and leaves numbers that agree with one another."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import SMALL
+
+from esper.build import build_laboratory
+from esper.checkpoint import save_checkpoint
+from esper.config import compose, to_plain
+from esper.config.evaluate import EvaluateConfig
+from esper.config.root import Console
+from esper.evaluation import check, evaluate
+from esper.runs import RunState
+
+CONTROLLERS = ["never", "learned", "schedule_best", "random", "static_final"]
+WORDS = (*SMALL, "env.num_epochs=8", "instances.num_train=7")
+
+
+def checkpoint(folder: Path, *overrides: str) -> str:
+    """A run folder with a policy that has learned nothing."""
+    laboratory = build_laboratory(compose(*WORDS, *overrides))
+    policy, normaliser = laboratory.policy()
+    (folder / "checkpoints").mkdir(parents=True)
+    save_checkpoint(
+        folder / "checkpoints" / "last.pt",
+        policy=policy,
+        normaliser=normaliser,
+        optimizer=torch.optim.Adam(policy.parameters()),
+        iteration=3,
+        config=to_plain(laboratory.config),
+    )
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Run folders of two run seeds."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [checkpoint(folder / f"seed{seed}", f"seed={seed}") for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def config(runs: list[str]) -> EvaluateConfig:
+    return EvaluateConfig(
+        checkpoint=runs, controllers=CONTROLLERS, num_hosts=7, tuning_epochs=160, draws=200, console=Console.off
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(config: EvaluateConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluation")
+    check(config)
+    evaluate(config, folder)
+    return folder
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "hosts.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"checkpoint": "nowhere"}, "no checkpoint at nowhere"),
+        ({"controllers": ["lerned"]}, "controllers: unknown 'lerned' (did you mean 'learned'?); choose from learned"),
+        ({"controllers": ["never", "static_final"]}, "'static_final' trains what 'learned' ended with: name both"),
+        (
+            {"controllers": ["schedule_per_family"], "families": {"narrow_4": 1.0}},
+            "has no plan for hosts of family narrow_4",
+        ),
+        ({"families": {"starved_9": 1.0}}, "names block 9; the host has blocks 0 to 2"),
+        ({"tuning": "nowhere.json"}, "tuning: cannot read nowhere.json (No such file or directory)"),
+        ({"devices": 99}, "devices=99: 99 is not there; visible: cpu"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_at_once(
+    config: EvaluateConfig, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        check(replace(config, **changes))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"version": 99}', '{"version": 1}'])
+def test_a_foreign_tuning_is_refused_by_name(config: EvaluateConfig, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tuning.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"tuning: {path}: "):
+        check(replace(config, tuning=str(path)))
+
+
+def test_run_seeds_of_different_experiments_are_not_mixed(runs: list[str], tmp_path: Path) -> None:
+    other = checkpoint(tmp_path / "other", "slots.max_seeds=2")
+    with pytest.raises(ValueError, match="differ in slots: one evaluation takes run seeds of one configuration"):
+        check(EvaluateConfig(checkpoint=[runs[0], other]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no value for checkpoint: say checkpoint=<value>"),
+        (["checkpoint=nowhere"], "no checkpoint at nowhere"),
+        (["checkpoint=nowhere", "num_host=3"], "unknown key 'num_host' (did you mean 'num_hosts'?)"),
+    ],
+)
+def test_the_command_answers_in_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    command = [sys.executable, "-m", "esper.evaluate", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# --------------------------------------------------------------------------------------------------------- results
+
+
+def test_rows_stand_in_the_order_asked_for_with_a_sampled_one_after_the_learned(finished: Path) -> None:
+    rows = read(finished / "result.json")["controllers"]
+    assert [row["name"] for row in rows] == [
+        "never",
+        "learned",
+        "learned_sampled",
+        "schedule_best",
+        "random",
+        "static_final",
+    ]
+    assert [row["num_runs"] for row in rows] == [1, 2, 2, 1, 1, 2]
+    assert {row["num_hosts"] for row in rows} == {7}
+    assert read(finished / "status.json")["state"] == RunState.FINISHED
+
+
+def test_never_earns_exactly_nothing_and_every_difference_is_the_mean_over_pairs(finished: Path) -> None:
+    rows = {row["name"]: row for row in read(finished / "result.json")["controllers"]}
+    assert rows["never"]["episode_return"] == {"estimate": 0.0, "low": 0.0, "high": 0.0, "over_runs": False}
+    found = {
+        (line["controller"], int(line["run"]), int(line["instance"])): float(line["episode_return"])
+        for line in table(finished)
+    }
+    assert len(found) == 7 * (1 + 2 + 2 + 1 + 1 + 2)
+    for name, row in rows.items():
+        if name == "learned":
+            assert row["return_difference"] is None
+            continue
+        own = {run for controller, run, _ in found if controller == name}
+        pairs = [
+            found["learned", run, instance] - found[name, run if run in own else 0, instance]
+            for run in (0, 1)
+            for instance in range(7)
+        ]
+        assert row["return_difference"]["estimate"] == pytest.approx(sum(pairs) / len(pairs))
+        assert row["return_difference"]["low"] <= row["return_difference"]["estimate"]
+        assert row["return_difference"]["over_runs"]
+
+
+def test_a_static_network_has_what_the_learned_controller_ended_with(finished: Path) -> None:
+    lines = table(finished)
+    kept = [
+        {(line["run"], line["instance"]): line["kept"] for line in lines if line["controller"] == name}
+        for name in ("learned", "static_final")
+    ]
+    assert kept[0] == kept[1]
+
+
+def test_a_tuning_is_kept_and_gives_the_same_controls_again(
+    config: EvaluateConfig, finished: Path, tmp_path: Path
+) -> None:
+    again = replace(config, tuning=str(finished / "tuning.json"), controllers=["schedule_best", "random"])
+    check(again)
+    evaluate(again, tmp_path)
+    first, second = (
+        {
+            (line["controller"], line["instance"]): {name: value for name, value in line.items() if name != "run"}
+            for line in table(folder)
+            if line["controller"] in ("schedule_best", "random")
+        }
+        for folder in (finished, tmp_path)
+    )
+    assert first == second
+    assert read(finished / "tuning.json") == read(tmp_path / "tuning.json")
+    assert 0 < read(finished / "tuning.json")["spent"]["schedule_best"] <= 160
+
+
+def test_a_run_of_training_is_the_budget_of_tuning(config: EvaluateConfig, tmp_path: Path) -> None:
+    evaluate(replace(config, tuning_epochs=None, controllers=["schedule_best"]), tmp_path)
+    tuning = read(tmp_path / "tuning.json")
+    assert tuning["budget"] == 3 * 3 * 8  # iterations x environments x steps
+    assert tuning["spent"]["schedule_best"] <= tuning["budget"]
+
+
+def test_other_families_may_be_held_out(config: EvaluateConfig, tmp_path: Path) -> None:
+    evaluate(replace(config, controllers=["learned", "never"], families={"narrow_4": 1.0}, sampled=False), tmp_path)
+    assert {line["family"] for line in table(tmp_path)} == {"narrow_4"}
+    assert not (tmp_path / "tuning.json").exists()
+
+
+@pytest.mark.slow
+def test_two_ranks_judge_the_same_hosts(config: EvaluateConfig, finished: Path, tmp_path: Path) -> None:
+    words = [
+        f"checkpoint=[{','.join(config.checkpoints)}]",
+        f"controllers=[{','.join(CONTROLLERS)}]",
+        "num_hosts=7",
+        "tuning_epochs=160",
+        "draws=200",
+        "console=plain",
+        "devices=[cpu,cpu]",
+        f"hydra.run.dir={tmp_path / 'pair'}",
+    ]
+    done = subprocess.run([sys.executable, "-m", "esper.evaluate", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "learned − it" in done.stdout
+    keys = [
+        [(line["controller"], line["run"], line["instance"], line["family"]) for line in table(folder)]
+        for folder in (finished, tmp_path / "pair")
+    ]
+    assert keys[0] == keys[1]
+    never = [float(line["episode_return"]) for line in table(tmp_path / "pair") if line["controller"] == "never"]
+    assert never == [0.0] * 7

@@ -1,0 +1,116 @@
+"""Rows of an evaluation from episodes with known numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from esper.comparison import Outcome
+from esper.envs.instances import Instance
+from esper.envs.records import EpisodeRecord
+from esper.standings import Judge, Standing, family_rows, way_to_the_oracle
+from esper.tallies import OpCounts
+from esper.telemetry.timeline import EpisodeTimeline
+
+FAMILIES = ("intact", "intact", "starved_0", "starved_0")
+TIMELINE = EpisodeTimeline.__new__(EpisodeTimeline)  # nothing here draws it
+
+
+def episode(number: int, worth: float, kept: Sequence[tuple[str, str]] = (), germinated: int = 0) -> EpisodeRecord:
+    return EpisodeRecord(
+        environment=number,
+        instance=Instance(index=number, split="held_out", family=FAMILIES[number], host_seed=0, order_seed=0),
+        num_epochs=8,
+        episode_return=worth,
+        val_accuracy=0.5,
+        test_accuracy=0.5 + worth / 100,
+        added_parameters=100 * len(kept),
+        num_fossilized=len(kept),
+        kept=tuple(kept),
+        num_germinated=germinated,
+        relative_flops=1.0 + len(kept),
+        crashed=False,
+        shapley={},
+    )
+
+
+def standing(name: str, *runs: Sequence[float]) -> Standing:
+    return Standing(
+        name=name,
+        outcomes=tuple(
+            Outcome(
+                name=name,
+                episodes=tuple(episode(number, worth) for number, worth in enumerate(run)),
+                ops=OpCounts(),
+                wall_seconds=2.0,
+                timeline=TIMELINE,
+            )
+            for run in runs
+        ),
+    )
+
+
+def test_differences_are_paired_by_run_and_host() -> None:
+    """A rival that is 1 point behind on every host is behind for sure, however much hosts and runs differ."""
+    learned = standing("learned", [0.0, 10.0, 20.0, 30.0], [5.0, 15.0, 25.0, 35.0])
+    behind = standing("rival", [-1.0, 9.0, 19.0, 29.0], [4.0, 14.0, 24.0, 34.0])
+    row = Judge(strata=FAMILIES, draws=300, seed=0).row(behind, learned)
+    assert row.return_difference is not None
+    assert row.improvement is not None
+    assert row.test_difference is not None
+    assert row.return_difference[:3] == pytest.approx((1.0, 1.0, 1.0))
+    assert row.test_difference[:3] == pytest.approx((0.01, 0.01, 0.01))
+    assert row.improvement.estimate == 1.0
+    assert row.episode_return is not None
+    assert row.episode_return.high - row.episode_return.low > 1.0
+    assert (row.num_runs, row.num_hosts, row.wall_seconds) == (2, 4, 2.0)
+
+
+def test_a_row_does_not_depend_on_who_else_is_judged() -> None:
+    judge = Judge(strata=FAMILIES, draws=100, seed=0)
+    learned, rival = standing("learned", [1.0, 2.0, 3.0, 5.0]), standing("rival", [0.0, 3.0, 1.0, 2.0])
+    alone = judge.row(rival, learned)
+    judge.row(learned, learned)
+    judge.row(standing("other", [0.0, 0.0, 1.0, 2.0]), learned)
+    assert judge.row(rival, learned) == alone
+    assert judge.row(learned, learned).return_difference is None
+    assert judge.row(rival, None).return_difference is None
+
+
+def test_a_familys_row_says_what_was_kept_and_how_much_survived() -> None:
+    conv, norm = ("r0c0", "conv_light"), ("r0c1", "norm")
+    outcome = Outcome(
+        name="learned",
+        episodes=(
+            episode(0, 0.0),
+            episode(1, 0.0),
+            episode(2, 4.0, [conv], germinated=3),
+            episode(3, 8.0, [conv, norm], germinated=3),
+        ),
+        ops=OpCounts(),
+        wall_seconds=0.0,
+        timeline=TIMELINE,
+    )
+    intact, starved = family_rows(Standing(name="learned", outcomes=(outcome, outcome)))
+    assert (intact.family, intact.num_hosts, intact.survival, intact.kept) == ("intact", 2, None, {"nothing": 1.0})
+    assert (starved.family, starved.num_hosts, starved.episode_return, starved.survival) == ("starved_0", 2, 6.0, 0.5)
+    assert starved.kept == {"r0c0:conv_light": 0.5, "r0c0:conv_light+r0c1:norm": 0.5}
+
+
+@pytest.mark.parametrize(("worth", "way"), [(1.0, 0.0), (3.0, 0.5), (5.0, 1.0), (-1.0, -0.5)])
+def test_the_way_to_the_oracle_begins_at_the_best_schedule(worth: float, way: float) -> None:
+    best, oracle = standing("schedule_best", [1.0] * 4), standing("schedule_per_family", [5.0] * 4)
+    assert way_to_the_oracle(standing("learned", [worth] * 4, [worth] * 4), best, oracle) == pytest.approx(way)
+
+
+def test_there_is_no_way_to_an_oracle_that_is_no_better() -> None:
+    same = standing("schedule_best", [1.0] * 4)
+    assert way_to_the_oracle(standing("learned", [2.0] * 4), same, same) is None
+
+
+def test_tables_have_a_row_per_run_and_a_column_per_host() -> None:
+    two = standing("learned", [0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0])
+    assert torch.equal(two.returns(), torch.arange(8, dtype=torch.float64).reshape(2, 4))
+    assert two.families() == list(FAMILIES)
