@@ -272,6 +272,7 @@ def _env_settings(config: Config) -> EnvSettings:
         gamma=config.ppo.gamma,
         rent_weight=config.reward.rent_weight,
         rent_kind=config.reward.rent.name,
+        stage_shaping=config.reward.stage_shaping,
         crash_penalty=config.reward.crash_penalty,
         reward_scale=config.reward.scale,
         param_budget=config.slots.param_budget,

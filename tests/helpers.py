@@ -54,7 +54,7 @@ NEEDS_FP16 = pytest.mark.skipif(
 
 
 @cache
-def small_laboratory(*overrides: str) -> Laboratory:
+def small_laboratory(*overrides: str, samples: int = SAMPLES) -> Laboratory:
     """The smoke preset with ten epochs of one step, growth in a hurry, and a few images per split.
 
     One for all tests that ask for the same: nothing in it changes.
@@ -63,7 +63,7 @@ def small_laboratory(*overrides: str) -> Laboratory:
     task = laboratory.task
 
     def few(split: Split) -> Split:
-        return Split(split.images[:SAMPLES], split.labels[:SAMPLES])
+        return Split(split.images[:samples], split.labels[:samples])
 
     task = replace(task, train=few(task.train), val=few(task.val), test=few(task.test))
     nursery = Nursery(task, laboratory.host, laboratory.nursery.training)

@@ -162,13 +162,16 @@ class RewardConfig:
     """What a controller is paid for."""
 
     family: str = "paired"
-    """Which reward, from the reward registry."""
+    """paired: against the never-grown twin; loss: likewise, by the loss; contribution: against the same host with every
+    module off, which pays dependence too."""
     rent_weight: float = 3.0
-    """Score points that a doubling of the host's parameters costs (with linear rent)."""
+    """Price of size: score points that doubling the host's parameters must earn to break even (with linear rent)."""
     rent: Rent = Rent.linear
     """How rent grows with added parameters."""
     twin: Twin = Twin.cached
     """Subtract the score of the never-grown twin, computed once per instance, or nothing."""
+    stage_shaping: float = 0.0
+    """Score points per stage of the furthest module, lent on the way and taken back at the end (0 = off)."""
     crash_penalty: float = 10.0
     """Score points taken from a host whose loss is not finite."""
     scale: float = 0.1
@@ -176,6 +179,7 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         at_least("reward.rent_weight", self.rent_weight, 0)
+        at_least("reward.stage_shaping", self.stage_shaping, 0)
         at_least("reward.crash_penalty", self.crash_penalty, 0)
         positive("reward.scale", self.scale)
 

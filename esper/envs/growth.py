@@ -22,7 +22,15 @@ from esper.envs.history import HostHistory
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.observations import Observation, observe
 from esper.envs.records import EnvSettings, EnvView, EpisodeRecord, PlantedModule, StepResult
-from esper.envs.rewards import Potential, RewardFamily, RewardInputs, charged_parameters, rent, total
+from esper.envs.rewards import (
+    Potential,
+    RewardFamily,
+    RewardInputs,
+    charged_parameters,
+    furthest_stage,
+    rent,
+    total,
+)
 from esper.envs.twins import Nursery, TwinCache
 from esper.lifecycle import (
     Applied,
@@ -317,6 +325,7 @@ class GrowthEnv:
             developing=state.developing,
             kept=state.stage == Stage.FOSSILIZED,
             kept_wanted=ended,
+            off_wanted=torch.full_like(ended, self.family.reads_off),
             pairs_due=due & (num_pair_configurations(acting.sum(dim=1)) <= limit),
             configurations=shares.configurations,
         )
@@ -340,7 +349,9 @@ class GrowthEnv:
             RewardInputs(
                 score=score(valuation.scores.points, valuation.scores.loss),
                 twin=twin,
+                off=score(valuation.off.points, valuation.off.loss),
                 rent=rent(acting, host, settings.rent_weight, settings.rent_kind),
+                stage=settings.stage_shaping * furthest_stage(self.state),
                 ended=ended,
                 crashed=crashed,
                 final_score=score(valuation.kept.points, valuation.kept.loss),

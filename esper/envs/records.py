@@ -33,6 +33,7 @@ class EnvSettings:
         max_configurations: most configurations that pairs or Shapley values may ask for, per environment.
         gamma: discount under which rewards telescope.
         rent_weight, rent_kind: see :func:`esper.envs.rewards.rent`.
+        stage_shaping: points per stage of the furthest module; see :func:`esper.envs.rewards.furthest_stage`.
         crash_penalty: points.
         reward_scale: fixed factor on rewards.
         param_budget: added parameters, as a multiple of the host's, at which that feature is 1.
@@ -48,6 +49,7 @@ class EnvSettings:
     gamma: float = 1.0
     rent_weight: float = 3.0
     rent_kind: str = "linear"
+    stage_shaping: float = 0.0
     crash_penalty: float = 10.0
     reward_scale: float = 0.1
     param_budget: float = 4.0

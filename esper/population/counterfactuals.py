@@ -53,6 +53,8 @@ class Valuation:
             NaN where not measured.
         boost: ``[E, S]`` the largest of those terms, at least 0; NaN where not measured.
         kept: scores with only the kept modules on, each ``[E]``, NaN where not asked for.
+        off: scores with every module off, each ``[E]``, NaN where neither asked for nor needed for pair terms. Equal to
+            ``scores`` to the bit where no module acts.
         configurations: ``[E, K]`` points of further configurations, NaN where not asked for.
     """
 
@@ -61,6 +63,7 @@ class Valuation:
     interaction: Tensor
     boost: Tensor
     kept: Scores
+    off: Scores
     configurations: Tensor
 
 
@@ -160,6 +163,7 @@ def valuate(
     kept: Tensor,
     kept_wanted: Tensor,
     pairs_due: Tensor,
+    off_wanted: Tensor | None = None,
     configurations: Tensor | None = None,
 ) -> Valuation:
     """Validate all hosts and measure their modules.
@@ -173,11 +177,14 @@ def valuate(
         kept_wanted: ``bool [E]`` where the score with only the kept modules is wanted.
         pairs_due: ``bool [E]`` where pair terms are wanted although they need passes of their own (three modules or
             more; with two they follow from the other passes).
+        off_wanted: ``bool [E]`` where the score with every module off is wanted; nowhere when ``None``.
         configurations: ``int64 [E, K]`` further sets of modules to switch on, bit s for slot s; -1 for none.
     """
     if configurations is None:
         configurations = torch.empty(len(alpha), 0, dtype=torch.int64)
-    wanted = _Wanted(alpha, developing, kept, kept_wanted, pairs_due, configurations)
+    if off_wanted is None:
+        off_wanted = torch.zeros_like(kept_wanted)
+    wanted = _Wanted(alpha, developing, kept, kept_wanted, pairs_due, off_wanted, configurations)
     rows, inverse = wanted.rows(alpha, developing)
     scores, others = evaluate(population, samples, alpha, rows if len(rows.environments) else None)
     others = others or Scores(*(empty[:0] for empty in (scores.points, scores.loss, scores.accuracy)))
@@ -202,6 +209,7 @@ class _Wanted:
         kept: Tensor,
         kept_wanted: Tensor,
         pairs_due: Tensor,
+        off_wanted: Tensor,
         configurations: Tensor,
     ) -> None:
         num_slots = alpha.shape[1]
@@ -219,7 +227,7 @@ class _Wanted:
             "preview": torch.where(developing, self.main[:, None] | self.bits, -1),
             "alone": torch.where(apart, self.bits, -1),
             "pair": torch.where(pairs, pair_bits, -1).flatten(1),
-            "none": torch.where(apart.any(dim=1), 0, -1)[:, None],
+            "none": torch.where(apart.any(dim=1) | off_wanted, 0, -1)[:, None],
             "kept": torch.where(kept_wanted, (kept * self.active * self.bits).sum(dim=1), -1)[:, None],
             "further": configurations,
         }
@@ -254,6 +262,12 @@ class _Wanted:
     def read(self, scores: Scores, others: Scores, inverse: Tensor) -> Valuation:
         """Contributions and interactions from the answers."""
         table = self.table(scores.points, others.points, inverse)
+        loss = self.table(scores.loss, others.loss, inverse)
+        accuracy = self.table(scores.accuracy, others.accuracy, inverse)
+
+        def answer(question: str) -> Scores:
+            return Scores(*(found[question].squeeze(1) for found in (table, loss, accuracy)))
+
         points = scores.points[:, None]
         contribution = torch.where(self.developing, table["preview"] - points, points - table["without"])
         pair = table["pair"].view(-1, self.num_slots, self.num_slots)
@@ -266,10 +280,7 @@ class _Wanted:
             contribution=contribution,
             interaction=interaction,
             boost=boost,
-            kept=Scores(
-                points=table["kept"].squeeze(1),
-                loss=self.table(scores.loss, others.loss, inverse)["kept"].squeeze(1),
-                accuracy=self.table(scores.accuracy, others.accuracy, inverse)["kept"].squeeze(1),
-            ),
+            kept=answer("kept"),
+            off=answer("none"),
             configurations=table["further"],
         )

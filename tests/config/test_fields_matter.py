@@ -114,9 +114,11 @@ CHANGES: dict[str, tuple[str, str]] = {
         f"ppo.entropy_multipliers.{head}": ("ppo.ent_coef=0.5", f"ppo.entropy_multipliers.{head}=7")
         for head in ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
     },
+    "reward.family": ("", "reward.family=loss"),
     "reward.rent_weight": ("", "reward.rent_weight=9"),
     "reward.rent": ("", "reward.rent=log"),
     "reward.twin": ("", "reward.twin=none"),
+    "reward.stage_shaping": ("", "reward.stage_shaping=2.0"),
     "reward.crash_penalty": ("host.lr=1e30", "reward.crash_penalty=50"),
     "reward.scale": ("", "reward.scale=1.0"),
     "trainer.num_envs": ("", "trainer.num_envs=4"),
@@ -144,7 +146,6 @@ ELSEWHERE = {
     "observation.contribution_decay": "tests/envs/test_observations.py: only a failed measurement lets freshness fall",
     "task.name": "one task only: unknown names are refused in test_preflight.py",
     "host.name": "one host only: unknown names are refused in test_preflight.py",
-    "reward.family": "one family only: unknown names are refused in test_preflight.py",
 }
 """Fields that need more than another word, or have but one value, and where they are tested."""
 

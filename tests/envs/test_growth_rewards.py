@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from helpers import (
@@ -18,12 +20,14 @@ from helpers import (
     waits,
 )
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from esper.actions import AlphaSpeed, AlphaTarget, Op
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.records import StepResult
-from esper.envs.rewards import total
+from esper.envs.rewards import REWARDS, total
+from esper.hosts import SegmentedHost
 from esper.lifecycle import Stage
 from esper.population import MAPPINGS
 
@@ -37,15 +41,35 @@ def one_host(env: GrowthEnv) -> GrowthEnv:
     return env
 
 
+def score(env: GrowthEnv, environment: int, network: SegmentedHost) -> float:
+    """What the environment's reward family makes of a network on val, by torch alone."""
+    val, weights = env.nursery.task.val, env.nursery.data(env.instances[environment]).val_weight
+    if env.family is not REWARDS["loss"]:
+        return plain_points(network, val, weights)
+    with torch.no_grad():
+        losses = cross_entropy(network(val.images.double()), val.labels, reduction="none")
+    return -100 * float((losses * weights.double()).sum() / weights.double().sum()) / math.log(10)
+
+
+def twin_score(env: GrowthEnv, environment: int, epoch: int) -> float:
+    assert env.twins is not None
+    curve = env.twins[env.instances[environment]]
+    lost = env.family is REWARDS["loss"]
+    return float(-100 * curve.loss[epoch] / math.log(10) if lost else curve.points[epoch])
+
+
 def phi(env: GrowthEnv, environment: int, kept_only: bool = False) -> float:
     """S - B - rho of the network as it stands after the last step, by torch alone."""
-    instance = env.instances[environment]
     network, added = plain_network(env, environment, kept_only)
+    own = score(env, environment, network)
+    if env.family is REWARDS["contribution"]:
+        for slot_id in tuple(network.slots):
+            network.detach(slot_id)
+        base = score(env, environment, network)
+    else:
+        base = twin_score(env, environment, int(env.history.epoch[environment]) - 1)
     host = int(env.population.num_host_parameters()[environment])
-    epoch = int(env.history.epoch[environment]) - 1
-    score = plain_points(network, env.nursery.task.val, env.nursery.data(instance).val_weight)
-    assert env.twins is not None
-    return score - float(env.twins[instance].points[epoch]) - env.settings.rent_weight * added / host
+    return own - base - env.settings.rent_weight * added / host
 
 
 def discounted(results: list[StepResult], environment: int, gamma: float) -> float:
@@ -152,18 +176,21 @@ def record_rewards(env: GrowthEnv, seed: int, poisoned: dict[int, int]) -> tuple
 
 
 def crash_value(env: GrowthEnv, environment: int) -> float:
-    """G_c = 100 chance - B_T - rho - penalty."""
-    assert env.twins is not None
+    """G_c: guessing (score 10, or -100 by the loss) against the twin, or against itself, - rho - penalty."""
     added = plain_network(env, environment, kept_only=False)[1]
     rent = env.settings.rent_weight * added / int(env.population.num_host_parameters()[environment])
-    last = float(env.twins[env.instances[environment]].points[-1])
-    return 10.0 - last - rent - env.settings.crash_penalty
+    last = twin_score(env, environment, -1)
+    gap = {"paired": 10 - last, "loss": min(-100 - last, 0), "contribution": 0.0}
+    [family] = [name for name, family in REWARDS.items() if family is env.family]
+    return gap[family] - rent - env.settings.crash_penalty
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.97])
-def test_random_episodes_with_culls_and_crashes_telescope(gamma: float) -> None:
-    laboratory = small_laboratory("slots.max_seeds=2")
+@pytest.mark.parametrize(("gamma", "shaping"), [(1.0, 0.0), (0.97, 2.0)])
+@pytest.mark.parametrize("family", REWARDS)
+def test_random_episodes_with_culls_and_crashes_telescope(family: str, gamma: float, shaping: float) -> None:
+    laboratory = small_laboratory("slots.max_seeds=2", f"reward.family={family}", f"reward.stage_shaping={shaping}")
     env = small_env(laboratory, num_envs=5, gamma=gamma)
+    assert (env.family, env.settings.stage_shaping) == (REWARDS[family], shaping)
     found, culls = record_rewards(env, seed=2, poisoned={1: 3, 4: 7})
     kept = sum(int((env.state.stage[environment] == Stage.FOSSILIZED).any()) for environment in (0, 2, 3))
     assert culls > 0, "the sequence was to contain culls"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from reward_episodes import CHANCE, NAN, PENALTY, Episode, column, episodes, points
 
 from esper.envs.rewards import (
     REWARDS,
     Potential,
     RewardInputs,
     charged_parameters,
+    contribution_reward,
+    furthest_stage,
+    loss_reward,
+    loss_score,
     paired_reward,
     probability_score,
     rent,
@@ -24,101 +25,29 @@ from esper.envs.rewards import (
 )
 from esper.lifecycle import SlotState, Stage
 
-NAN = float("nan")
-CHANCE = 10.0
-PENALTY = 7.0
 
-
-def column(value: float) -> Tensor:
-    return torch.tensor([value], dtype=torch.float64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Episode:
-    """Curves of one environment; quantities that a step must not read are NaN."""
-
-    scores: Sequence[float]
-    twins: Sequence[float]
-    rents: Sequence[float]
-    final_score: float = NAN
-    final_rent: float = NAN
-    crashed: bool = False
-    final_twin: float = field(default=NAN)
-
-    def worth(self) -> float:
-        """G, or G_c after a crash."""
-        if self.crashed:
-            return CHANCE - self.final_twin - self.rents[-1] - PENALTY
-        return self.final_score - self.final_twin - self.final_rent
-
-    def inputs(self, t: int) -> RewardInputs:
-        last = t == len(self.scores) - 1
-        crashed = self.crashed and last
-        return RewardInputs(
-            score=column(NAN if crashed else self.scores[t]),
-            twin=column(NAN if crashed else self.twins[t]),
-            rent=column(self.rents[t]),
-            ended=torch.tensor([last]),
-            crashed=torch.tensor([crashed]),
-            final_score=column(self.final_score if last else NAN),
-            final_twin=column(self.final_twin if last else NAN),
-            final_rent=column(self.final_rent if last else NAN),
-            chance_score=column(CHANCE),
-        )
-
-    def rewards(self, gamma: float) -> list[float]:
-        potential = Potential.start(1)
-        rewards = []
-        for t in range(len(self.scores)):
-            potential, components = paired_reward(potential, self.inputs(t), gamma=gamma, crash_penalty=PENALTY)
-            assert set(components) == {"gain", "rent", "crash"}
-            rewards.append(total(components).item())
-        assert (potential.gap - potential.rent).item() == 0, "the next episode starts at 0"
-        return rewards
-
-
-def discounted(rewards: Sequence[float], gamma: float) -> float:
-    return sum(gamma**t * reward for t, reward in enumerate(rewards))
-
-
-points = st.floats(0, 100, allow_nan=False)
-
-
-@st.composite
-def episodes(draw: st.DrawFn) -> Episode:
-    length = draw(st.integers(1, 12))
-
-    def curve() -> list[float]:
-        return draw(st.lists(points, min_size=length, max_size=length))
-
-    crashed = draw(st.booleans())
-    return Episode(
-        scores=curve(),
-        twins=curve(),
-        rents=curve(),
-        crashed=crashed,
-        final_twin=draw(points),
-        final_score=NAN if crashed else draw(points),
-        final_rent=NAN if crashed else draw(points),
-    )
-
-
-@settings(max_examples=200, deadline=None)
+@pytest.mark.parametrize("family", REWARDS)
+@settings(max_examples=100, deadline=None)
 @given(episode=episodes(), gamma=st.sampled_from([1.0, 0.995, 0.9, 0.5]))
-def test_the_discounted_sum_is_the_discounted_worth_of_the_end(episode: Episode, gamma: float) -> None:
-    """Any path, any length, with and without a crash: sum gamma^t r_t = gamma^(T-1) G."""
-    rewards = episode.rewards(gamma)
-    expected = gamma ** (len(rewards) - 1) * episode.worth()
-    assert discounted(rewards, gamma) == pytest.approx(expected, abs=1e-9)
+def test_the_discounted_sum_is_the_discounted_worth_of_the_end(family: str, episode: Episode, gamma: float) -> None:
+    """Any path, any length, with stages, with and without a crash: sum gamma^t r_t = gamma^(T-1) G."""
+    expected = gamma ** (len(episode.scores) - 1) * episode.worth(family)
+    assert episode.paid(gamma, family) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("family", REWARDS)
 @settings(max_examples=50, deadline=None)
 @given(twins=st.lists(points, min_size=1, max_size=12), gamma=st.sampled_from([1.0, 0.995, 0.9]))
-def test_a_host_equal_to_its_twin_earns_exactly_zero_at_every_step(twins: list[float], gamma: float) -> None:
+def test_a_host_equal_to_what_it_is_compared_with_earns_exactly_zero_at_every_step(
+    family: str, twins: list[float], gamma: float
+) -> None:
     """`never`, and a module that stays in TRAINING: no gap, no rent, no reward, bit for bit."""
     zeros = [0.0] * len(twins)
-    episode = Episode(scores=twins, twins=twins, rents=zeros, final_score=twins[-1], final_twin=twins[-1], final_rent=0)
-    assert episode.rewards(gamma) == zeros
+    last = twins[-1]
+    episode = Episode(
+        scores=twins, twins=twins, offs=twins, rents=zeros, final_score=last, final_twin=last, final_rent=0
+    )
+    assert episode.rewards(gamma, family) == zeros
 
 
 def test_rewards_by_hand() -> None:
@@ -127,24 +56,54 @@ def test_rewards_by_hand() -> None:
         scores=[5, 9, 99], twins=[3, 3, 99], rents=[1, 1, 99], final_score=10, final_twin=3, final_rent=0.5
     )
     assert episode.rewards(0.5) == pytest.approx([0.5 * 1 - 0, 0.5 * 5 - 1, 6.5 - 5])
+    assert episode.rewards(0.5, "loss") == episode.rewards(0.5)
 
 
-def test_components_by_hand() -> None:
-    previous = Potential(gap=column(4.0), rent=column(1.0))
-    episode = Episode(scores=[30], twins=[20], rents=[3], crashed=True, final_twin=60)
-    _, components = paired_reward(previous, episode.inputs(0), gamma=0.9, crash_penalty=PENALTY)
-    assert components["gain"].item() == CHANCE - 60 - 4
-    assert components["rent"].item() == 1 - 3
-    assert components["crash"].item() == -PENALTY
+def test_contribution_by_hand() -> None:
+    """As above with all off at 3, 3 and 4 instead of a twin: worth 10 - 4 - 0.5 = 5.5."""
+    episode = Episode(
+        scores=[5, 9, 99], twins=[NAN] * 3, offs=[3, 3, 4], rents=[1, 1, 99], final_score=10, final_rent=0.5
+    )
+    assert episode.rewards(0.5, "contribution") == pytest.approx([0.5 * 1 - 0, 0.5 * 5 - 1, 5.5 - 5])
+
+
+@pytest.mark.parametrize(
+    ("step", "gain"),
+    [
+        (paired_reward, CHANCE["paired"] - 60 - 4),
+        (loss_reward, CHANCE["paired"] - 60 - 4),
+        (contribution_reward, 0 - 4),
+    ],
+)
+def test_components_of_a_crash_by_hand(step, gain: float) -> None:  # type: ignore[no-untyped-def]
+    previous = Potential(gap=column(4.0), rent=column(1.0), stage=column(6.0))
+    episode = Episode(scores=[30], twins=[20], rents=[3], stages=[8], crashed=True, final_twin=60)
+    _, components = step(previous, episode.inputs(0), gamma=0.9, crash_penalty=PENALTY)
+    assert {name: value.item() for name, value in components.items()} == {
+        "gain": gain,
+        "rent": 1 - 3,
+        "stage": -6,
+        "crash": -PENALTY,
+    }
+
+
+def test_stage_shaping_by_hand() -> None:
+    """gamma Psi' - Psi, and all that was lent is taken back at the end."""
+    calm = Episode(scores=[0] * 4, twins=[0] * 4, rents=[0] * 4, final_score=0, final_twin=0, final_rent=0)
+    shaped = Episode(**{**vars(calm), "stages": [2, 0, 10, 10]})
+    assert [parts["stage"] for parts in shaped.components(0.5)] == [0.5 * 2, 0 - 2, 0.5 * 10, -10]
+    assert shaped.paid(0.5) == 0 == calm.paid(0.5)
 
 
 def test_each_environment_is_paid_by_its_own_rule() -> None:
     """One goes on, one ends, one crashes, one does both (a crash): rewards equal those of each alone."""
-    previous = Potential(gap=torch.full((4,), 2.0).double(), rent=torch.full((4,), 1.0).double())
+    previous = Potential(**{name: torch.full((4,), v).double() for name, v in (("gap", 2), ("rent", 1), ("stage", 5))})
     values = {
         "score": 30.0,
         "twin": 20.0,
+        "off": NAN,
         "rent": 3.0,
+        "stage": 6.0,
         "final_score": 40.0,
         "final_twin": 25.0,
         "final_rent": 2.0,
@@ -156,77 +115,15 @@ def test_each_environment_is_paid_by_its_own_rule() -> None:
         **{name: torch.full((4,), value).double() for name, value in values.items()},
     )
     potential, components = paired_reward(previous, inputs, gamma=0.5, crash_penalty=PENALTY)
-    assert total(components).tolist() == [0.5 * 7 - 1, 13 - 1, 10 - 25 - 3 - PENALTY - 1, 10 - 25 - 3 - PENALTY - 1]
+    crash = 10 - 25 - 3 - PENALTY - 1 - 5
+    assert total(components).tolist() == [0.5 * 7 - 1 + 0.5 * 6 - 5, 13 - 1 - 5, crash, crash]
     assert (potential.gap - potential.rent).tolist() == [7, 0, 0, 0]
+    assert potential.stage.tolist() == [6, 0, 0, 0]
     emptied = potential.reset(torch.tensor([True, False, False, False]))
-    assert (emptied.gap - emptied.rent).tolist() == [0, 0, 0, 0]
+    assert (emptied.gap - emptied.rent + emptied.stage).tolist() == [0, 0, 0, 0]
 
 
-# ----------------------------------------------------------------------------------------------------------- cheats
-
-
-def grown(**changes: object) -> Episode:
-    base: dict[str, object] = {
-        "scores": [40, 50, 60, 70],
-        "twins": [40, 45, 50, 55],
-        "rents": [0, 2, 2, 2],
-        "final_score": 70,
-        "final_twin": 55,
-        "final_rent": 2,
-    }
-    return Episode(**(base | changes))  # type: ignore[arg-type]
-
-
-def undiscounted(episode: Episode) -> float:
-    return discounted(episode.rewards(1.0), 1.0)
-
-
-def test_the_hosts_own_improvement_pays_nothing() -> None:
-    """The same curve on top of a twin that improves alike."""
-    own = grown(
-        scores=[40, 60, 80, 90], twins=[40, 60, 80, 90], rents=[0] * 4, final_score=90, final_twin=90, final_rent=0
-    )
-    assert undiscounted(own) == 0
-
-
-def test_a_module_the_host_depends_on_pays_only_if_the_total_is_better_than_the_twin() -> None:
-    """Switching it off would cost 30 points, yet host and module together are worse than the twin."""
-    assert undiscounted(grown(scores=[40, 42, 44, 45], final_score=45)) == 45 - 55 - 2
-
-
-def test_churn_pays_nothing() -> None:
-    """Going up and down by 30 points, in and out of rent, ends where a calm episode ends."""
-    churn = grown(scores=[40, 80, 45, 75], rents=[9, 0, 9, 0])
-    assert undiscounted(churn) == pytest.approx(undiscounted(grown()))
-
-
-def test_holding_for_ever_forfeits_the_module() -> None:
-    """Not fossilized: off in the final score, whatever it gave on the way."""
-    assert undiscounted(grown(final_score=50, final_rent=0)) == 50 - 55
-
-
-def test_a_lucky_peak_is_not_paid() -> None:
-    assert undiscounted(grown(scores=[40, 95, 60, 70])) == undiscounted(grown())
-
-
-def test_rent_cannot_be_dodged_at_the_last_step() -> None:
-    """Culling in the last epoch frees the rent and loses the gain with it."""
-    assert undiscounted(grown(rents=[0, 2, 2, 0], final_score=55, final_rent=0)) == 0
-
-
-def test_late_germination_earns_no_bonus() -> None:
-    """A module that never got beyond alpha 0 changes neither score nor rent."""
-    late = grown(scores=[40, 45, 50, 55], rents=[0] * 4, final_score=55, final_rent=0)
-    assert late.rewards(1.0) == [0.0] * 4
-
-
-def test_crashing_is_worse_than_the_worst_end() -> None:
-    crash = grown(scores=[40, 50], twins=[40, 45], rents=[0, 2], crashed=True, final_score=NAN, final_rent=NAN)
-    assert undiscounted(crash) == CHANCE - 55 - 2 - PENALTY
-    assert undiscounted(crash) < undiscounted(grown(final_score=CHANCE, final_rent=2))
-
-
-# ------------------------------------------------------------------------------------------------------------- rent
+# ------------------------------------------------------------------------------------------------------ rent, stages
 
 
 def blended(alpha: float, stage: Stage = Stage.HOLDING) -> SlotState:
@@ -258,11 +155,34 @@ def test_rent_by_hand() -> None:
         rent(added, host, 3.0, "cubic")
 
 
+@pytest.mark.parametrize("stage", Stage)
+def test_the_furthest_stage_counts_what_stands_in_the_host(stage: Stage) -> None:
+    """GERMINATED 1 to FOSSILIZED 5; empty slots and what is being removed count 0."""
+    state = SlotState.empty(2, 2)
+    state.stage[:, 0] = Stage.GERMINATED
+    state.stage[1, 1] = stage
+    reached = {"GERMINATED": 1, "TRAINING": 2, "BLENDING": 3, "HOLDING": 4, "FOSSILIZED": 5}.get(stage.name, 1)
+    assert furthest_stage(state).tolist() == [1, reached]
+    state.fading[:, 0] = True
+    state.stage[:, 1] = Stage.DORMANT
+    assert furthest_stage(state).tolist() == [0, 0]
+
+
+def test_scores_by_hand() -> None:
+    half, loss, guess = torch.tensor([0.5]), torch.tensor([1.5]), torch.tensor([2.0])
+    assert probability_score(half, loss, guess).tolist() == [50.0]
+    assert loss_score(half, loss, guess).tolist() == [-75.0]
+    assert loss_score(half, guess, guess).tolist() == [-100.0]
+
+
 def test_the_registry_knows_its_families() -> None:
-    assert set(REWARDS) == {"paired"}
-    family = reward_family("paired")
-    half = torch.tensor([0.5])
-    assert family.score(half, half, half).tolist() == probability_score(half, half, half).tolist() == [50.0]
-    assert family.step is paired_reward
-    with pytest.raises(ValueError, match="reward family 'lottery' is unknown; choose one of paired"):
+    assert {name: (family.score, family.step, family.reads_off) for name, family in REWARDS.items()} == {
+        "paired": (probability_score, paired_reward, False),
+        "loss": (loss_score, loss_reward, False),
+        "contribution": (probability_score, contribution_reward, True),
+    }
+    assert reward_family("loss") is REWARDS["loss"]
+    with pytest.raises(
+        ValueError, match="reward family 'lottery' is unknown; choose one of paired, loss, contribution"
+    ):
         reward_family("lottery")

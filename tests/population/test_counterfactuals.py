@@ -49,7 +49,9 @@ def grown(seed: int, mapping: str) -> tuple[Population, GrowthStage]:
     return population, growth
 
 
-def valued(population: Population, growth: GrowthStage, data: Samples, pairs: bool = True) -> Valuation:
+def valued(
+    population: Population, growth: GrowthStage, data: Samples, pairs: bool = True, off: bool = False
+) -> Valuation:
     kept = growth.alpha > 0.5
     everywhere = torch.ones(len(kept), dtype=torch.bool)
     return valuate(
@@ -60,6 +62,7 @@ def valued(population: Population, growth: GrowthStage, data: Samples, pairs: bo
         kept=kept,
         kept_wanted=everywhere,
         pairs_due=everywhere & pairs,
+        off_wanted=everywhere & off,
     )
 
 
@@ -95,6 +98,24 @@ def test_contributions_previews_and_interactions_equal_their_definitions(mapping
                 assert found.boost[env, slot].isnan()
         kept = [slot for slot in active if alpha[slot] > 0.5]
         assert found.kept.points[env].item() == pytest.approx(f(kept), abs=1e-9)
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_all_off_is_the_bare_host_and_the_present_one_to_the_bit_where_nothing_acts(mapping: str) -> None:
+    population, growth = grown(0, mapping)
+    data = samples(NUM_ENVS)
+    growth.alpha[::2] = 0.0
+    found = valued(population, growth, data, pairs=False, off=True)
+    for name in ("points", "loss", "accuracy"):
+        off, present = getattr(found.off, name), getattr(found.scores, name)
+        assert torch.equal(off[::2], present[::2])
+        assert off.isfinite().all()
+    acting = (growth.alpha > 0).any(dim=1)
+    assert acting.any()
+    assert (found.off.points != found.scores.points)[acting].all()
+    for env in range(NUM_ENVS):
+        expected = score(population, env, torch.zeros_like(growth.alpha[env]), data)
+        assert found.off.points[env].item() == pytest.approx(expected, abs=1e-9)
 
 
 def run_configurations(
