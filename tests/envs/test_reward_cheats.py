@@ -23,7 +23,7 @@ from esper.build import Laboratory
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.records import EnvView
-from esper.envs.rewards import REWARDS, Potential, total
+from esper.envs.rewards import REWARDS, Potential
 from esper.lifecycle import Stage
 
 BOTTLENECK = USEFUL = 5
@@ -121,12 +121,19 @@ class Played:
     """One episode of one script under one reward.
 
     Attributes:
-        rewards: of every step, unscaled.
-        parts: sum of each component.
+        steps: components of every reward, unscaled.
     """
 
-    rewards: list[float]
-    parts: dict[str, float]
+    steps: list[dict[str, float]]
+
+    @property
+    def rewards(self) -> list[float]:
+        return [sum(step.values()) for step in self.steps]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Sum of each component."""
+        return {name: sum(step[name] for step in self.steps) for name in self.steps[0]}
 
     @property
     def paid(self) -> float:
@@ -176,10 +183,7 @@ def play(
     played: dict[Reward, list[Played]] = {}
     for reward, steps in components.items():
         played[reward] = [
-            Played(
-                rewards=[float(total(step)[row]) for step in steps[: lengths[row]]],
-                parts={name: sum(float(step[name][row]) for step in steps[: lengths[row]]) for name in steps[0]},
-            )
+            Played([{name: float(part[row]) for name, part in step.items()} for step in steps[: lengths[row]]])
             for row in range(env.num_envs)
         ]
     return played
@@ -306,7 +310,9 @@ def test_rent_cannot_be_dodged_at_the_last_step(reward: Reward, cheat: str) -> N
 @every_reward
 def test_half_alpha_pays_the_same_rent(reward: Reward) -> None:
     played = starved()[0][reward]
-    assert played["half"].parts["rent"] == played["honest"].parts["rent"] < 0
+    half, honest = ([step["rent"] for step in played[name].steps] for name in ("half", "honest"))
+    assert half == honest
+    assert sum(half) < 0
     assert played["half"].parts["gain"] != played["honest"].parts["gain"]
 
 
