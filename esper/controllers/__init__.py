@@ -94,7 +94,7 @@ def _heuristic(context: ControllerContext) -> Controller:
 
 def _probe_rule(context: ControllerContext) -> Controller:
     tuned = context.tuned("probe_rule", lambda tuning: tuning.probe_rule)
-    return ProbeRule([tuned] * context.num_envs, context.num_slots)
+    return ProbeRule([tuned] * context.num_envs)
 
 
 def _probe_and_keep(context: ControllerContext) -> Controller:

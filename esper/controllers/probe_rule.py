@@ -5,7 +5,7 @@ Axis legend: E = environments, S = slots.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +16,7 @@ from esper.blueprints import blueprint_ids
 from esper.controllers.base import germinate, on_slot, waiting
 from esper.envs.features import num_features
 from esper.envs.records import EnvView
-from esper.population.probes import NUM_PROBES, PROBE_NAMES
-
-DEAD, RANK, GRADIENT, GAIN = (
-    PROBE_NAMES.index(name) for name in ("dead_channels", "effective_rank", "log_gradient_norm", "log_first_order_gain")
-)
+from esper.population.probes import PROBE_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +24,8 @@ class ProbeRuleParameters:
     """Thresholds of the rule.
 
     A slot's starvation is: share of dead channels + ``rank_weight`` x (1 - effective rank) + ``gradient_weight`` x
-    gradient norm + ``gain_weight`` x first-order gain, each probe on the scale of the observation.
+    gradient norm + ``gain_weight`` x first-order gain, each probe on the scale of the observation; one that is not
+    observed adds nothing.
 
     Attributes:
         blueprint: what grows, by id.
@@ -50,25 +47,29 @@ class ProbeRuleParameters:
     max_accuracy: float = 0.3
     default_slot: int = 0
 
-    def starvation(self, probes: Tensor) -> Tensor:
-        """``float [..., S]`` of probes ``[..., S, 4]``."""
-        return (
-            probes[..., DEAD]
-            + self.rank_weight * (1.0 - probes[..., RANK])
-            + self.gradient_weight * probes[..., GRADIENT]
-            + self.gain_weight * probes[..., GAIN]
-        )
+    def starvation(self, probes: Mapping[str, Tensor]) -> Tensor:
+        """``float [S]`` of probes ``[S]`` by name, at least one."""
+        weights = {
+            "dead_channels": 1.0,
+            "effective_rank": -self.rank_weight,
+            "log_gradient_norm": self.gradient_weight,
+            "log_first_order_gain": self.gain_weight,
+        }
+        offset = self.rank_weight if "effective_rank" in probes else 0.0
+        return torch.stack([weights[name] * values for name, values in probes.items()]).sum(dim=0) + offset
 
 
-def observed_probes(features: Tensor, num_slots: int) -> Tensor:
-    """The slot probes in an observation, ``float [E, S, 4]``.
+def observed_probes(view: EnvView) -> dict[str, Tensor]:
+    """The slot probes in an observation, ``float [E, S]`` by name.
 
     Raises:
         ValueError: the observation has none.
     """
-    if features.shape[1] != num_features(num_slots, NUM_PROBES):
-        raise ValueError("the controller probe_rule needs slot probes: set observation.slot_probes=true")
-    return features[:, num_features(num_slots) :].view(-1, num_slots, NUM_PROBES)
+    if not view.slot_probes:
+        raise ValueError(f"the controller probe_rule needs observation.slot_probes: some of {', '.join(PROBE_NAMES)}")
+    num_slots = len(view.slot_ids)
+    columns = view.observation.features[:, num_features(num_slots) :].view(-1, num_slots, len(view.slot_probes))
+    return dict(zip(view.slot_probes, columns.unbind(dim=2), strict=True))
 
 
 class ProbeRule:
@@ -81,13 +82,12 @@ class ProbeRule:
 
     Args:
         parameters: of each environment.
-        num_slots: S.
     """
 
     name = "probe_rule"
 
-    def __init__(self, parameters: Sequence[ProbeRuleParameters], num_slots: int) -> None:
-        self._parameters, self._num_slots = list(parameters), num_slots
+    def __init__(self, parameters: Sequence[ProbeRuleParameters]) -> None:
+        self._parameters = list(parameters)
         self._blueprints = [blueprint_ids().index(each.blueprint) for each in parameters]
         self._wanted: list[list[int]] = [[] for _ in parameters]
         self._looks = [0] * len(self._parameters)
@@ -113,12 +113,13 @@ class ProbeRule:
 
     def _look(self, view: EnvView) -> None:
         """Note in which slots to grow, where a look is due."""
-        probes = observed_probes(view.observation.features, self._num_slots)
+        probes = observed_probes(view)
         accuracy = view.history.accuracies[:, -1].tolist()
         for env, epoch in enumerate(view.history.epoch.tolist()):
             rule, fits = self._parameters[env], view.observation.masks.blueprint[env, :, self._blueprints[env]]
             if self._looks[env] == 0:
-                starvation = rule.starvation(probes[env]).masked_fill(~fits, -torch.inf)
+                own = {name: values[env] for name, values in probes.items()}
+                starvation = rule.starvation(own).masked_fill(~fits, -torch.inf)
                 order = starvation.argsort(descending=True, stable=True)[: rule.num_modules].tolist()
                 self._wanted[env] = [slot for slot in order if starvation[slot] >= rule.min_starvation]
                 self._looks[env] = 2 if self._wanted[env] else 1

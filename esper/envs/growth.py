@@ -241,7 +241,13 @@ class GrowthEnv:
 
     def view(self, observation: Observation) -> EnvView:
         """The observation together with the arrays it was made from."""
-        return EnvView(observation=observation, state=self.state, history=self.history, slot_ids=self.slot_ids)
+        return EnvView(
+            observation=observation,
+            state=self.state,
+            history=self.history,
+            slot_ids=self.slot_ids,
+            slot_probes=self.settings.slot_probes,
+        )
 
     def reports(self, environment: int) -> dict[str, SeedReport]:
         """Readable records of one environment's slots, by slot id in canonical order."""

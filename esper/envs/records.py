@@ -128,9 +128,16 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvView:
-    """What a controller may look at. The state is the environment's own: read only."""
+    """What a controller may look at. The state is the environment's own: read only.
+
+    Attributes:
+        observation, state, history: of all environments.
+        slot_ids: in canonical order.
+        slot_probes: names of the slot probes that observations end with.
+    """
 
     observation: Observation
     state: SlotState
     history: HostHistory
     slot_ids: tuple[str, ...]
+    slot_probes: tuple[str, ...]

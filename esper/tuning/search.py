@@ -190,7 +190,7 @@ class Search:
         num_slots, max_seeds = len(self.laboratory.slot_ids), self.laboratory.max_seeds
         return {
             "heuristic": (HeuristicParameters, lambda rows: Heuristic(rows, num_slots)),
-            "probe_rule": (ProbeRuleParameters, lambda rows: ProbeRule(rows, num_slots)),
+            "probe_rule": (ProbeRuleParameters, ProbeRule),
             "probe_and_keep": (ProbeAndKeepParameters, lambda rows: ProbeAndKeep(rows, num_slots, max_seeds)),
         }
 

@@ -24,6 +24,7 @@ from esper.lifecycle import (
     tick,
     transition,
 )
+from esper.population.probes import PROBE_NAMES
 
 NUM_EPOCHS = 25
 
@@ -72,6 +73,7 @@ class Simulated:
             state=self.state,
             history=self.history,
             slot_ids=tuple(f"r0c{slot}" for slot in range(self.num_slots)),
+            slot_probes=PROBE_NAMES,
         )
 
     def step(self, actions: Tensor) -> Applied:

@@ -54,7 +54,7 @@ def test_it_grows_where_channels_are_dead_or_else_by_the_score_or_not_at_all() -
         blueprint="depthwise", min_starvation=0.5, check_epoch=3, max_accuracy=0.4, default_slot=1
     )
     world = Probed(probes, torch.tensor([0.9, 0.9, 0.3, 0.9]).double())
-    actions = world.play(ProbeRule([rule] * 4, 3), 15)
+    actions = world.play(ProbeRule([rule] * 4), 15)
     grown = [germinations(actions, environment) for environment in range(4)]
     kind = int(Blueprint.DEPTHWISE)
     assert grown == [[(0, 2, kind)], [(0, 0, kind)], [(3, 1, kind)], []]
@@ -78,15 +78,25 @@ def test_every_threshold_and_weight_of_the_probe_rule_counts() -> None:
         replace(none, min_starvation=0.0),
     ]
     world = Probed(probes.expand(len(rules), -1, -1), torch.full((len(rules),), 0.5).double())
-    actions = world.play(ProbeRule(rules, 3), 10)
+    actions = world.play(ProbeRule(rules), 10)
     grown = [[pair[:2] for pair in germinations(actions, environment)] for environment in range(len(rules))]
     assert grown == [[], [(0, 0)], [(0, 1)], [(0, 2)], [(0, 0), (1, 2)], [], [(5, 2)], [(0, 0)]]
 
 
-def test_the_probe_rule_needs_probes() -> None:
-    env = small_env(small_laboratory("observation.slot_probes=false"))
-    with pytest.raises(ValueError, match=r"probe_rule needs slot probes: set observation\.slot_probes=true"):
-        play_episode(env, ProbeRule([ProbeRuleParameters()] * 3, 3))
+def test_the_probe_rule_takes_the_probes_that_are_observed_and_needs_one() -> None:
+    """With some left out it reads the others in their places: in all hosts block 1 is dead."""
+    rule = ProbeRuleParameters(rank_weight=1.0, gain_weight=5.0, max_accuracy=0.0)
+    grown = []
+    for probes in ("[dead_channels]", "[effective_rank,dead_channels]", "[]"):
+        laboratory = small_laboratory(f"observation.slot_probes={probes}", "env.num_epochs=2")
+        env = small_env(laboratory, families=["starved_1"])
+        if probes == "[]":
+            with pytest.raises(ValueError, match=r"probe_rule needs observation\.slot_probes: some of dead_channels, "):
+                play_episode(env, ProbeRule([rule] * 3))
+            continue
+        play_episode(env, ProbeRule([rule] * 3))
+        grown.append(env.state.present.tolist())
+    assert grown == [[[False, True, False]] * 3] * 2
 
 
 # ----------------------------------------------------------------------------------------------------- probe_and_keep
