@@ -128,7 +128,7 @@ def tuned(ranks: Ranks) -> Any:
     """A search whose pairs three environments share: two on the first rank, one on the second."""
     laboratory = replace(small_laboratory("slots.blueprints=[conv_light]", "env.num_epochs=6"), ranks=ranks)
     twins = laboratory.twins(len(laboratory.share(3)), lambda done, total: None)
-    return tune(laboratory, twins, budget=60, controls=["schedule_best"]).to_record()
+    return tune(laboratory, twins, budget=60, controls=["schedule_best", "static_full"]).to_record()
 
 
 SCENARIOS = (

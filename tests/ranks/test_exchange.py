@@ -89,3 +89,4 @@ def test_ranks_share_a_search_and_find_the_same(pair: list[Found], single: Found
     assert first == second
     assert first["spent"] == single["tuned"]["spent"]
     assert 0 < first["spent"]["schedule_best"] <= 60
+    assert first["returns"]["static_full"] != 0, "a mean over the pairs of both"
