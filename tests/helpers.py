@@ -144,6 +144,7 @@ def some_tuning(slot_ids: Sequence[str]) -> Tuning:
         schedule_best=plan,
         schedule_per_family={"intact": plan, "starved_0": ()},
         static_full="conv_light",
+        static_best="norm",
         spent={"heuristic": 990, "schedule_best": 1000},
         returns={"heuristic": 1.5},
     )

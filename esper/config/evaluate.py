@@ -20,6 +20,7 @@ DEFAULT_CONTROLLERS = (
     "never",
     "static_final",
     "static_full",
+    "static_best",
 )
 
 

@@ -120,8 +120,13 @@ def _schedule_per_family(context: ControllerContext) -> Controller:
 
 
 def _static_full(context: ControllerContext) -> Controller:
-    name = context.tuned("static_full", lambda tuning: tuning.static_full)
-    return Static([everywhere(name, context.compatible)] * context.num_envs, "static_full")
+    blueprint = context.tuned("static_full", lambda tuning: tuning.static_full)
+    return Static([everywhere(blueprint, context.compatible)] * context.num_envs, "static_full")
+
+
+def _static_best(context: ControllerContext) -> Controller:
+    blueprint = context.tuned("static_best", lambda tuning: tuning.static_best)
+    return Static([everywhere(blueprint, context.compatible)] * context.num_envs, "static_best")
 
 
 def _static_final(context: ControllerContext) -> Controller:
@@ -152,9 +157,18 @@ CONTROLLERS: dict[str, Callable[[ControllerContext], Controller]] = {
     "never": lambda context: Never(),
     "static_final": _static_final,
     "static_full": _static_full,
+    "static_best": _static_best,
 }
 
-TUNED = ("heuristic", "probe_rule", "probe_and_keep", "schedule_best", "schedule_per_family", "static_full")
+TUNED = (
+    "heuristic",
+    "probe_rule",
+    "probe_and_keep",
+    "schedule_best",
+    "schedule_per_family",
+    "static_full",
+    "static_best",
+)
 """Controls that tuning finds parameters for."""
 
 AFTER_TRAINING: dict[str, str] = {

@@ -28,10 +28,12 @@ class Tuning:
         heuristic, probe_rule, probe_and_keep: parameters.
         schedule_best: one plan for all hosts; the empty one if growing did not pay.
         schedule_per_family: a plan for each family of hosts.
-        static_full: id of the blueprint that stands in every slot that it fits.
+        static_full: id of the blueprint that stands in every slot that it fits, by val accuracy.
+        static_best: the same, by return.
         spent: environment epochs by control. ``schedule_per_family`` goes through all its candidates on all instances
             of each family on top of what ``schedule_best`` spent, whatever the budget: it is a ceiling, not a rival.
-        returns: mean return of what was chosen, on the instances that it was last compared on.
+        returns: mean return of what was chosen, on the instances that it was last compared on; of static_full, mean val
+            accuracy in points.
     """
 
     budget: int
@@ -43,6 +45,7 @@ class Tuning:
     schedule_best: GrowthPlan | None = None
     schedule_per_family: Mapping[str, GrowthPlan] | None = None
     static_full: str | None = None
+    static_best: str | None = None
     spent: Mapping[str, int] = field(default_factory=dict)
     returns: Mapping[str, float] = field(default_factory=dict)
 
@@ -58,6 +61,7 @@ class Tuning:
             "schedule_best": None if plan is None else _plan_record(plan),
             "schedule_per_family": None if plans is None else {name: _plan_record(plans[name]) for name in plans},
             "static_full": self.static_full,
+            "static_best": self.static_best,
             "spent": dict(self.spent),
             "returns": dict(self.returns),
         }

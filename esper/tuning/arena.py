@@ -13,6 +13,7 @@ from esper.build import Laboratory
 from esper.comparison import play
 from esper.controllers import Controller
 from esper.envs.instances import Instance, InstancePool
+from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.rng import generator
 from esper.tuning.halving import C, Pair
@@ -40,13 +41,13 @@ class Arena:
         self._env = laboratory.env(range(height), InstancePool(self.instances), twins, run_seed=0, measure_test=False)
         self.num_epochs = self._env.num_epochs
 
-    def returns(
+    def episodes(
         self,
         build: Callable[[Sequence[C]], Controller],
         pairs: Sequence[Pair[C]],
         progress: Callable[[int, int], None],
-    ) -> list[float]:
-        """Return of each pair's episode, in points; the same on all ranks, all of which must call this.
+    ) -> list[EpisodeRecord]:
+        """Each pair's episode; the same on all ranks, all of which must call this.
 
         Args:
             build: a controller that plays one candidate in each environment.
@@ -55,21 +56,19 @@ class Arena:
         """
         rank, size = self._ranks.rank, self._ranks.size
         own = pairs[rank::size]
-        found: list[float] = []
+        found: list[EpisodeRecord] = []
         for begin in range(0, len(own), self._env.num_envs):
             progress(begin * size, len(pairs))
             found += self._play(build, own[begin : begin + self._env.num_envs])
         progress(len(pairs), len(pairs))
-        whole = [0.0] * len(pairs)
-        for number, part in enumerate(self._ranks.all_gather(found)):
-            whole[number::size] = part
-        return whole
+        parts = [iter(part) for part in self._ranks.all_gather(found)]
+        return [next(parts[number % size]) for number in range(len(pairs))]
 
-    def _play(self, build: Callable[[Sequence[C]], Controller], pairs: Sequence[Pair[C]]) -> list[float]:
+    def _play(self, build: Callable[[Sequence[C]], Controller], pairs: Sequence[Pair[C]]) -> Sequence[EpisodeRecord]:
         rows = [pairs[row % len(pairs)] for row in range(self._env.num_envs)]
         self._env.pool = InstancePool(tuple(self.instances[number] for _, number in rows), assigned=True)
         outcome = play(build([candidate for candidate, _ in rows]), self._env, lambda done, total: None)
-        return [episode.episode_return for episode in outcome.episodes[: len(pairs)]]
+        return outcome.episodes[: len(pairs)]
 
 
 def arranged(pool: Sequence[Instance], seed: int) -> list[Instance]:

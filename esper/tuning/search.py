@@ -25,6 +25,7 @@ from esper.controllers import (
     Tuning,
     everywhere,
 )
+from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.rng import generator
 from esper.tuning.arena import Arena, arranged
@@ -32,6 +33,9 @@ from esper.tuning.candidates import drawn, extended, neighbours, postponed, rule
 from esper.tuning.halving import C, Evaluate, Halving, Pair, successive_halving
 
 Progress = Callable[[str, int, int], None]
+
+Number = Callable[[EpisodeRecord], float]
+"""What candidates are compared by; higher is better."""
 
 RUNGS = 3
 """Rungs that the number of drawn candidates is chosen for: each should meet every family once in the first."""
@@ -77,7 +81,9 @@ def tune(
     if "schedule_per_family" in controls:
         found["schedule_per_family"] = search.schedule_per_family(found["schedule_best"])
     if "static_full" in controls:
-        found["static_full"] = search.static_full()
+        found["static_full"] = search.static("static_full", lambda episode: 100 * episode.val_accuracy)
+    if "static_best" in controls:
+        found["static_best"] = search.static("static_best", episode_return)
     return Tuning(
         budget=budget,
         seed=seed,
@@ -86,6 +92,11 @@ def tune(
         returns=search.means,
         **found,
     )
+
+
+def episode_return(episode: EpisodeRecord) -> float:
+    """In points."""
+    return episode.episode_return
 
 
 @dataclass(slots=True)
@@ -98,7 +109,7 @@ class Search:
         seed: of draws.
         progress: called with (control, done, total).
         spent: pairs by control.
-        means: mean return of what was chosen, by control.
+        means: mean of what each control was chosen by.
     """
 
     laboratory: Laboratory
@@ -175,15 +186,15 @@ class Search:
         self.means[name] = sum(chosen) / len(chosen)
         return plans
 
-    def static_full(self) -> str:
-        """The blueprint that is worth most in every slot."""
+    def static(self, name: str, number: Number) -> str:
+        """The blueprint whose network, with one in every slot from the start, is best by a number of its episodes."""
         compatible = self.laboratory.compatible
         fitting = [blueprint_ids()[index] for index in compatible.any(dim=0).nonzero().flatten().tolist()]
 
         def build(blueprints: Sequence[str]) -> Controller:
-            return Static([everywhere(blueprint, compatible) for blueprint in blueprints], "static_full")
+            return Static([everywhere(blueprint, compatible) for blueprint in blueprints], name)
 
-        best: str = self._halve("static_full", build, fitting, self.budget, {}).best
+        best: str = self._halve(name, build, fitting, self.budget, {}, number=number).best
         return best
 
     def _rules(self) -> Mapping[str, tuple[Callable[..., Any], Callable[[Sequence[Any]], Controller]]]:
@@ -207,11 +218,12 @@ class Search:
         budget: int,
         scores: dict[Pair[C], float],
         incumbent: bool = False,
+        number: Number = episode_return,
     ) -> Halving[C]:
         found = successive_halving(
             candidates,
             len(self.arena.instances),
-            self._evaluate(name, build),
+            self._evaluate(name, build, number),
             budget,
             scores,
             incumbent=incumbent,
@@ -220,8 +232,11 @@ class Search:
         self.means[name] = found.means[0]
         return found
 
-    def _evaluate(self, name: str, build: Callable[[Sequence[C]], Controller]) -> Evaluate[C]:
+    def _evaluate(
+        self, name: str, build: Callable[[Sequence[C]], Controller], number: Number = episode_return
+    ) -> Evaluate[C]:
         def evaluate(pairs: Sequence[Pair[C]]) -> list[float]:
-            return self.arena.returns(build, pairs, lambda done, total: self.progress(name, done, total))
+            episodes = self.arena.episodes(build, pairs, lambda done, total: self.progress(name, done, total))
+            return [number(episode) for episode in episodes]
 
         return evaluate
