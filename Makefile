@@ -3,6 +3,8 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
+# Tests run on all cores, a file at a time on each; make test WORKERS= runs them in one process.
+WORKERS ?= -n auto --dist loadfile
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 
@@ -20,11 +22,11 @@ $(STAMP): pyproject.toml
 train: setup  ## Train a controller on digits: make train ARGS="seed=1 trainer.num_iterations=60"
 	$(BIN)/python -m esper.train +preset=digits $(ARGS)
 
-test: setup  ## Run the unit tests: make test ARGS="tests/config -x"
-	$(BIN)/python -m pytest $(ARGS)
+test: setup  ## Run the unit tests: make test ARGS="tests/config -x" WORKERS=
+	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: setup  ## Run the tests that take minutes: learning, sweeps, the wheel
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest $(WORKERS) -m slow $(ARGS)
 
 lint: setup  ## Check style and formatting
 	$(BIN)/python -m ruff check .
