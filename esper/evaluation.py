@@ -37,12 +37,10 @@ from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import Level
 from esper.telemetry.hub import TelemetryHub
 from esper.tuning import tune
+from esper.tuning.fingerprint import SECTIONS, experiment_sections, fingerprint
 from esper.verdict import closing_report
 
 LAST_CHECKPOINT = Path("checkpoints/last.pt")
-
-SAME = ("task", "host", "instances", "env", "slots", "observation", "counterfactual", "reward", "amp", "plugins")
-"""Sections in which the runs behind several checkpoints must agree, or their hosts would not be comparable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +81,9 @@ def read_trained(config: EvaluateConfig) -> list[Trained]:
         env_epochs = record["iteration"] * own.trainer.num_envs * own.trainer.num_steps
         found.append(Trained(path=path, config=own, env_epochs=env_epochs, record=record))
     for other in found[1:]:
-        for section in SAME:
-            if getattr(other.config, section) != getattr(found[0].config, section):
+        sections, first = experiment_sections(other.config), experiment_sections(found[0].config)
+        for section in SECTIONS:
+            if sections[section] != first[section]:
                 raise CheckpointError(
                     f"{other.path} and {found[0].path} differ in {section}: one evaluation takes run seeds of one "
                     "configuration; evaluate them apart"
@@ -124,7 +123,7 @@ def check(config: EvaluateConfig) -> None:
     own = experiment(config, trained)
     preflight(own)
     if config.tuning is not None:
-        read_tuning(Path(config.tuning))
+        read_tuning(Path(config.tuning), own)
     task = load_task(own.task.name)
     trained_on, held_out = (
         {instance.family for instance in instance_pool(own, task, split)} for split in ("train", "held_out")
@@ -157,7 +156,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
         trained = read_trained(config)
         laboratory = build_laboratory(experiment(config, trained), ranks)
         policies = [_restore(laboratory, run) for run in trained]
-        tuning = None if config.tuning is None else read_tuning(Path(config.tuning))
+        tuning = None if config.tuning is None else read_tuning(Path(config.tuning), laboratory.config)
     folder = RunFolder.create(run_dir, to_yaml(config)) if ranks.is_first else RunFolder(run_dir)
     if ranks.is_first and config.console != "off":
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
@@ -203,18 +202,24 @@ def _restore(laboratory: Laboratory, run: Trained) -> tuple[GrowthPolicy, Normal
     return policy, normaliser
 
 
-def read_tuning(path: Path) -> Tuning:
+def read_tuning(path: Path, config: Config) -> Tuning:
     """The tuning of an earlier evaluation.
 
     Raises:
-        ValueError: there is none, or it cannot be read.
+        ValueError: there is none, it cannot be read, or it was found for another configuration.
     """
     try:
-        return Tuning.from_record(json.loads(path.read_text(encoding="utf-8")))
+        tuning = Tuning.from_record(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"tuning: cannot read {path} ({error.strerror})") from error
     except ValueError as error:
         raise ValueError(f"tuning: {path}: {error}") from error
+    if tuning.experiment != fingerprint(config):
+        raise ValueError(
+            f"tuning: {path} was found on training instances of another configuration: leave it out, and controls are "
+            "tuned anew"
+        )
+    return tuning
 
 
 def _play(

@@ -137,6 +137,7 @@ def some_tuning(slot_ids: Sequence[str]) -> Tuning:
     return Tuning(
         budget=1000,
         seed=0,
+        experiment="0123",
         slot_ids=tuple(slot_ids),
         heuristic=HeuristicParameters(patience=1),
         probe_rule=ProbeRuleParameters(min_starvation=0.3),

@@ -24,6 +24,7 @@ class Tuning:
     Attributes:
         budget: environment epochs that each control was given.
         seed: of the search.
+        experiment: fingerprint of the configuration whose training instances it was found on.
         slot_ids: slots that the plans number.
         heuristic, probe_rule, probe_and_keep: parameters.
         schedule_best: one plan for all hosts; the empty one if growing did not pay.
@@ -38,6 +39,7 @@ class Tuning:
 
     budget: int
     seed: int
+    experiment: str
     slot_ids: tuple[str, ...]
     heuristic: HeuristicParameters | None = None
     probe_rule: ProbeRuleParameters | None = None
@@ -56,6 +58,7 @@ class Tuning:
             "version": VERSION,
             "budget": self.budget,
             "seed": self.seed,
+            "experiment": self.experiment,
             "slot_ids": list(self.slot_ids),
             **{name: None if (found := getattr(self, name)) is None else asdict(found) for name in _PARAMETERS},
             "schedule_best": None if plan is None else _plan_record(plan),

@@ -30,6 +30,7 @@ from esper.envs.twins import TwinCache
 from esper.rng import generator
 from esper.tuning.arena import Arena, arranged
 from esper.tuning.candidates import drawn, extended, neighbours, postponed, rule_choices
+from esper.tuning.fingerprint import fingerprint
 from esper.tuning.halving import C, Evaluate, Halving, Pair, successive_halving
 
 Progress = Callable[[str, int, int], None]
@@ -87,6 +88,7 @@ def tune(
     return Tuning(
         budget=budget,
         seed=seed,
+        experiment=fingerprint(laboratory.config),
         slot_ids=laboratory.slot_ids,
         spent={name: pairs * arena.num_epochs for name, pairs in search.spent.items()},
         returns=search.means,

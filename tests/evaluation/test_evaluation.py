@@ -107,6 +107,16 @@ def test_a_foreign_tuning_is_refused_by_name(config: EvaluateConfig, tmp_path: P
         check(replace(config, tuning=str(path)))
 
 
+def test_a_tuning_of_another_experiment_is_refused(config: EvaluateConfig, finished: Path, tmp_path: Path) -> None:
+    """What may differ is what training does not depend on: the held-out instances, and how hosts are mapped."""
+    tuning = str(finished / "tuning.json")
+    same = checkpoint(tmp_path / "same", "env.mapping=loop", "instances.num_held_out=40", "ppo.lr=0.1")
+    check(replace(config, tuning=tuning, checkpoint=[*config.checkpoints, same]))
+    other = checkpoint(tmp_path / "other", "reward.rent_weight=1")
+    with pytest.raises(ValueError, match="was found on training instances of another configuration"):
+        check(replace(config, tuning=tuning, checkpoint=other))
+
+
 def test_run_seeds_of_different_experiments_are_not_mixed(runs: list[str], tmp_path: Path) -> None:
     other = checkpoint(tmp_path / "other", "slots.max_seeds=2")
     with pytest.raises(ValueError, match="differ in slots: one evaluation takes run seeds of one configuration"):

@@ -241,7 +241,7 @@ def test_instances_are_reordered_within_their_families() -> None:
 def test_records_are_json_and_come_back() -> None:
     tuning = some_tuning(["r0c0", "r0c1"])
     assert Tuning.from_record(json.loads(json.dumps(tuning.to_record()))) == tuning
-    empty = Tuning(budget=1, seed=0, slot_ids=("r0c0",))
+    empty = Tuning(budget=1, seed=0, experiment="0123", slot_ids=("r0c0",))
     assert Tuning.from_record(json.loads(json.dumps(empty.to_record()))) == empty
 
 
