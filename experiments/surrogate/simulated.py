@@ -1,0 +1,174 @@
+"""The growth environment without hosts: real rules, masks and observations around a world that says what pays.
+
+Axis legend: E = environments, S = slots, B = blueprints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from esper.actions import NUM_BLUEPRINTS, Blueprint, Head
+from esper.envs.history import HostHistory
+from esper.envs.observations import Observation, observe
+from esper.envs.records import EnvView
+from esper.lifecycle import (
+    Applied,
+    GrowthRules,
+    SeedReport,
+    SlotState,
+    apply_actions,
+    legal,
+    record_contributions,
+    record_gradients,
+    record_parameters,
+    reports,
+    tick,
+    transition,
+)
+
+CNN_PARAMETERS = {
+    Blueprint.CONV_LIGHT: 600,
+    Blueprint.ATTENTION: 40,
+    Blueprint.NORM: 24,
+    Blueprint.DEPTHWISE: 160,
+    Blueprint.BOTTLENECK: 730,
+    Blueprint.CONV_SMALL: 90,
+    Blueprint.CONV_HEAVY: 1190,
+}
+"""Blueprints that fit a CNN host, and about how many parameters each has at 8 channels."""
+
+HOST_PARAMETERS = 1360
+"""About those of the digits host."""
+
+
+def cnn_blueprints(num_slots: int) -> Tensor:
+    """``bool [S, B]``: what fits a CNN host."""
+    fits = torch.zeros(num_slots, NUM_BLUEPRINTS, dtype=torch.bool)
+    fits[:, list(CNN_PARAMETERS)] = True
+    return fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an epoch brought.
+
+    Attributes:
+        reward: ``float [E]``, scaled.
+        contribution: ``float64 [E, S]``, points; not read where there is no module.
+        loss, accuracy: ``float64 [E]``, of the validation.
+    """
+
+    reward: Tensor
+    contribution: Tensor
+    loss: Tensor
+    accuracy: Tensor
+
+
+class World(Protocol):
+    """What takes the place of hosts, data and reward."""
+
+    num_probes: int
+
+    def begin(self) -> None:
+        """Draw new instances for all environments."""
+
+    def probes(self) -> Tensor | None:
+        """Evidence about the host at each place now, ``float [E, S, num_probes]``, or ``None`` for 0 probes."""
+
+    def live(self, state: SlotState, applied: Applied, epoch: int, ended: bool) -> Outcome:
+        """Train and validate one epoch.
+
+        Args:
+            state: alphas and clocks have ticked; read only.
+            applied: what the action did.
+            epoch: from 1.
+            ended: whether it is the episode's last.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedStep:
+    """What :func:`esper.rollout.collect` reads of a step: see :class:`esper.envs.records.StepResult`."""
+
+    observation: Observation
+    reward: Tensor
+    terminated: Tensor
+
+
+class SimulatedEnv:
+    """E environments in step: their episodes start and end together.
+
+    Args:
+        world: what growth is worth.
+        num_envs: E.
+        num_slots: S.
+        rules: of growth.
+        num_epochs: length of an episode.
+    """
+
+    def __init__(self, world: World, num_envs: int, num_slots: int, *, rules: GrowthRules, num_epochs: int) -> None:
+        self.world, self.num_envs, self.num_slots = world, num_envs, num_slots
+        self.rules, self.num_epochs = rules, num_epochs
+        self.compatible = cnn_blueprints(num_slots)
+        self.slot_ids = tuple(f"r0c{slot}" for slot in range(num_slots))
+        self.state = SlotState.empty(num_envs, num_slots)
+        self.history = HostHistory.empty(num_envs)
+        self._parameters = torch.zeros(NUM_BLUEPRINTS, dtype=torch.int64)
+        self._parameters[list(CNN_PARAMETERS)] = torch.tensor(list(CNN_PARAMETERS.values()))
+        self._host = torch.full((num_envs,), HOST_PARAMETERS)
+        self._everywhere = torch.ones(num_envs, dtype=torch.bool)
+
+    def reset(self, which: Tensor | None = None) -> Observation:
+        """Start new episodes, in all environments."""
+        assert which is None or which.all(), "episodes start together"
+        self.world.begin()
+        self.state = SlotState.empty(self.num_envs, self.num_slots)
+        self.history = HostHistory.empty(self.num_envs)
+        return self.observation()
+
+    def step(self, actions: Tensor) -> SimulatedStep:
+        """One epoch, in the order of :class:`esper.envs.growth.GrowthEnv`; ``actions: int64 [E, 8]``."""
+        state = self.state
+        applied = apply_actions(state, actions, self.compatible, self.rules)
+        self.history.record_action(actions[:, Head.OP], applied.success)
+        tick(state)
+        epoch = int(self.history.epoch[0]) + 1
+        ended = epoch >= self.num_epochs
+        present = state.present
+        record_parameters(state, self._parameters[state.blueprint], present)
+        healthy = torch.ones(present.shape, dtype=torch.float64)
+        record_gradients(state, healthy, healthy[:, 0], self._host, self.rules)
+        outcome = self.world.live(state, applied, epoch, ended)
+        record_contributions(state, torch.where(present, outcome.contribution, torch.nan))
+        transition(state, self.rules)
+        self.history.record(outcome.loss, outcome.accuracy)
+        return SimulatedStep(
+            observation=self.observation(),
+            reward=outcome.reward.float(),
+            terminated=self._everywhere if ended else ~self._everywhere,
+        )
+
+    def observation(self) -> Observation:
+        """What a controller may know now."""
+        features, blueprint_index = observe(
+            self.history,
+            self.state,
+            num_epochs=self.num_epochs,
+            param_budget=4.0 * self._host,
+            min_training_epochs=self.rules.min_training_epochs,
+            probes=self.world.probes(),
+        )
+        masks = legal(self.state, self.compatible, self.rules)
+        return Observation(features=features, blueprint_index=blueprint_index, masks=masks)
+
+    def view(self, observation: Observation) -> EnvView:
+        """The observation together with the arrays it was made from, for rule-based controllers."""
+        return EnvView(observation=observation, state=self.state, history=self.history, slot_ids=self.slot_ids)
+
+    def reports(self, environment: int) -> dict[str, SeedReport]:
+        """Readable records of one environment's slots."""
+        return reports(self.state, environment, self.slot_ids, HOST_PARAMETERS, self.rules)

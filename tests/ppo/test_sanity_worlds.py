@@ -1,0 +1,82 @@
+"""PPO with the digits preset's numbers solves worlds in which only one thing pays, and nothing less does.
+
+A return of 1 is perfect, but for the last world, where it is 0.5.
+"""
+
+from __future__ import annotations
+
+import pytest
+from worlds import (
+    BlueprintWorld,
+    Forgetful,
+    MemoryWorld,
+    MomentWorld,
+    ScaffoldWorld,
+    SlotWorld,
+    StarvedWorld,
+    Unmasked,
+    WaitWorld,
+    World,
+    environment,
+    learned_return,
+    random_return,
+)
+
+POINTER = "policy.slot_head=pointer"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("world", "num_iterations"),
+    [(BlueprintWorld, 40), (SlotWorld, 40), (MomentWorld, 60)],
+    ids=["blueprint", "slot", "moment"],
+)
+def test_finds_the_one_blueprint_slot_or_moment_that_pays(world: type[World], num_iterations: int) -> None:
+    """Random legal actions find it in less than one of ten episodes."""
+    env = environment(world())
+    assert random_return(env) < 0.1
+    assert learned_return(env, num_iterations) > 0.9
+
+
+def test_without_masks_a_blueprint_is_not_found() -> None:
+    """What is impossible hides what pays: masks are part of the solution."""
+    assert learned_return(environment(BlueprintWorld(), kind=Unmasked), 40) < 0.1
+
+
+def test_a_cue_that_is_gone_is_remembered() -> None:
+    env = environment(MemoryWorld())
+    assert random_return(env) < 0.1
+    assert learned_return(env, 110) > 0.9
+
+
+def test_without_its_hidden_state_the_policy_can_only_guess_what_was_shown() -> None:
+    """1 of 3 slots."""
+    assert learned_return(environment(MemoryWorld()), 110, kind=Forgetful) < 0.5
+
+
+@pytest.mark.parametrize(("num_epochs", "num_iterations"), [(25, 60), (50, 40)])
+def test_two_steps_that_pay_only_together_and_only_at_the_end_are_learned(num_epochs: int, num_iterations: int) -> None:
+    env = environment(ScaffoldWorld(2), num_epochs, max_seeds=2, min_cull_age=6)
+    assert random_return(env) < 0.2
+    assert learned_return(env, num_iterations) > 0.9
+
+
+@pytest.mark.parametrize("num_slots", [1, 3, 5, 8])
+def test_finds_the_starved_slot_whatever_their_number(num_slots: int) -> None:
+    """The same numbers for all; random legal actions keep the right one in less than one of ten episodes."""
+    env = environment(StarvedWorld(num_slots))
+    assert random_return(env) < 0.1
+    assert learned_return(env, 80, POINTER) > 0.9
+
+
+def test_without_probes_the_starved_slot_can_only_be_guessed() -> None:
+    """1 of 3 slots."""
+    assert learned_return(environment(StarvedWorld(blind=True)), 80, POINTER) < 0.5
+
+
+def test_waits_where_growing_costs_and_grows_where_it_pays() -> None:
+    """Growing everywhere, or nowhere, earns 0 at most; growing where it pays earns 1 on half of the episodes."""
+    env = environment(WaitWorld(2))
+    assert random_return(env) < -0.5
+    assert learned_return(env, 60) > 0.4
