@@ -40,6 +40,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "preset": (),
     "slot_head=pointer": ("policy.slot_head=pointer",),
     "pointer, critic=state": ("policy.slot_head=pointer", "policy.critic=state"),
+    "pointer, critic=state, lr=5e-4": ("policy.slot_head=pointer", "policy.critic=state", "ppo.lr=5e-4"),
     "lr=5e-4": ("ppo.lr=5e-4",),
     "lr=3e-4": ("ppo.lr=3e-4",),
     "update_epochs=4": ("ppo.update_epochs=4",),
