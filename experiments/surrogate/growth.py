@@ -134,11 +134,21 @@ def fixed_return(instances: Instances) -> float:
     return float(plan_returns(instances).mean(0).max())
 
 
+def family_plans(instances: Instances) -> list[tuple[int, int] | None]:
+    """What an oracle that knows families does on each instance: slot and blueprint, or ``None`` for never growing."""
+    plans = plan_returns(instances)
+    chosen = []
+    for family in instances.family.tolist():
+        mean = plans[instances.family == family].mean(0)
+        chosen.append(divmod(int(mean.argmax()), NUM_BLUEPRINTS) if mean.max() > 0 else None)
+    return chosen
+
+
 def oracle_return(instances: Instances) -> float:
-    """Of the best plan of each family, never growing among them."""
-    plans = plan_returns(instances).flatten(1)
-    best = [plans[instances.family == family].sum(0).max().clamp(min=0) for family in range(len(FAMILIES))]
-    return float(torch.stack(best).sum() / len(plans))
+    """Of the best plan of each family."""
+    returns = plan_returns(instances)
+    earned = [float(row[plan]) for row, plan in zip(returns, family_plans(instances), strict=True) if plan]
+    return sum(earned) / len(returns)
 
 
 class GrowthWorld:
@@ -151,7 +161,7 @@ class GrowthWorld:
         in_order: environment e always has instance e.
     """
 
-    num_probes = NUM_PROBES
+    slot_probes = PROBE_NAMES
 
     def __init__(self, instances: Instances, num_envs: int, stream: torch.Generator, *, in_order: bool = False) -> None:
         self.instances, self.num_envs, self.in_order = instances, num_envs, in_order
@@ -183,7 +193,9 @@ class GrowthWorld:
             RewardInputs(
                 score=gap,
                 twin=nothing,
+                off=nothing,
                 rent=rent(acting, self._host, RENT_WEIGHT, "linear"),
+                stage=nothing,
                 ended=torch.full((self.num_envs,), ended),
                 crashed=torch.zeros(self.num_envs, dtype=torch.bool),
                 final_score=final,

@@ -53,7 +53,7 @@ def new_policy(
     env: SimulatedEnv, config: Config, seed: int, kind: Callable[..., GrowthPolicy] = GrowthPolicy
 ) -> GrowthPolicy:
     """A policy of the configured widths for an environment's slots and probes."""
-    policy, num_slots, num_probes = config.policy, env.num_slots, env.world.num_probes
+    policy, num_slots, num_probes = config.policy, env.num_slots, len(env.world.slot_probes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("policy", seed))
         return kind(
@@ -87,7 +87,7 @@ class Learner:
     ) -> None:
         self.env, self.recipe = env, recipe
         self.policy = new_policy(env, recipe.config, seed, kind)
-        self.normaliser = Normaliser(continuous_features(env.num_slots, env.world.num_probes))
+        self.normaliser = Normaliser(continuous_features(env.num_slots, env.world.slot_probes))
         ppo = recipe.config.ppo
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=ppo.lr, eps=ppo.adam_eps)
         policy = self.policy

@@ -71,13 +71,14 @@ class Outcome:
 class World(Protocol):
     """What takes the place of hosts, data and reward."""
 
-    num_probes: int
+    slot_probes: tuple[str, ...]
+    """Names of the probes."""
 
     def begin(self) -> None:
         """Draw new instances for all environments."""
 
-    def probes(self) -> Tensor | None:
-        """Evidence about the host at each place now, ``float [E, S, num_probes]``, or ``None`` for 0 probes."""
+    def probes(self) -> Tensor:
+        """Evidence about the host at each place now, ``float [E, S, probes]``."""
 
     def live(self, state: SlotState, applied: Applied, epoch: int, ended: bool) -> Outcome:
         """Train and validate one epoch.
@@ -167,7 +168,13 @@ class SimulatedEnv:
 
     def view(self, observation: Observation) -> EnvView:
         """The observation together with the arrays it was made from, for rule-based controllers."""
-        return EnvView(observation=observation, state=self.state, history=self.history, slot_ids=self.slot_ids)
+        return EnvView(
+            observation=observation,
+            state=self.state,
+            history=self.history,
+            slot_ids=self.slot_ids,
+            slot_probes=self.world.slot_probes,
+        )
 
     def reports(self, environment: int) -> dict[str, SeedReport]:
         """Readable records of one environment's slots."""

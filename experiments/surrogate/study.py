@@ -32,6 +32,9 @@ from experiments.surrogate.simulated import SimulatedEnv
 
 RUNS = Path("outputs/surrogate")
 SEEDS = (0, 1, 2)
+MORE_SEEDS = (3, 4)
+CLOSER = ("preset", "slot_head=pointer", "pointer, critic=state", "critic=state", "lr=5e-4")
+"""Settings that get more seeds."""
 ENV_EPOCHS = 24_000
 NUM_TRAIN, NUM_HELD_OUT = 48, 66
 RULES = GrowthRules(max_developing=3, max_seeds=1, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
@@ -132,6 +135,11 @@ def train(overrides: Sequence[str], seed: int, env_epochs: int = ENV_EPOCHS) -> 
     return run
 
 
+def seeds(name: str) -> tuple[int, ...]:
+    """Run seeds of a setting."""
+    return SEEDS + MORE_SEEDS if name in CLOSER else SEEDS
+
+
 def load(name: str, seed: int) -> Run:
     """A finished run."""
     record = json.loads(path(name, seed).read_text())
@@ -145,7 +153,7 @@ def path(name: str, seed: int) -> Path:
 
 def row(name: str, oracle: float) -> str:
     """One setting as a Markdown table row, from the runs of it that are finished."""
-    runs = [load(name, seed) for seed in SEEDS if path(name, seed).exists()]
+    runs = [load(name, seed) for seed in seeds(name) if path(name, seed).exists()]
     if not runs:
         return f"| {name} | — | — | — | — | — |"
     halves, ends = [run.checks[1] for run in runs], [run.checks[-1] for run in runs]
@@ -166,7 +174,7 @@ def main() -> None:
     torch.set_num_threads(1)
     RUNS.mkdir(parents=True, exist_ok=True)
     for name in sys.argv[1:] or SETTINGS:
-        for seed in SEEDS:
+        for seed in seeds(name):
             if not path(name, seed).exists():
                 path(name, seed).write_text(json.dumps(asdict(train(SETTINGS[name], seed))))
     held_out = Instances.draw(NUM_HELD_OUT, "held_out")

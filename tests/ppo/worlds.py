@@ -34,7 +34,7 @@ class World:
         seed: of what is hidden.
     """
 
-    num_probes = 1
+    slot_probes = ("dead_channels",)
 
     def __init__(self, num_slots: int = 3, seed: int = 0) -> None:
         self.num_slots, self.epoch = num_slots, 0
