@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow lint format type bench clean
+.PHONY: help setup train test test-slow lint format type bench reproduce clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
@@ -41,6 +41,9 @@ type: setup  ## Check types
 
 bench: setup  ## Time and memory beside plain PyTorch: make bench ARGS="ranks"
 	$(BIN)/python -m benchmarks $(ARGS)
+
+reproduce: setup  ## Train, tune and judge the study growth_pays: about 2.5 hours on two cores
+	$(BIN)/python -m experiments.growth_pays.reproduce $(ARGS)
 
 clean:  ## Remove caches and build products (keeps outputs/, multirun/ and .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,6 +16,7 @@ from esper.config import Config, UsageError, cli, to_yaml
 from esper.config.entries import TRAIN
 from esper.config.errors import RunError
 
+PRESETS = "digits, digits_deep, digits_natural, digits_pays, smoke"
 Outcome = tuple[int, str, list[tuple[Config, Path]]]
 
 
@@ -56,7 +57,7 @@ def esper(
     [
         (
             ["+preset=digts"],
-            "preset: unknown 'digts' (did you mean 'digits'?); choose from digits, digits_deep, digits_natural, smoke",
+            f"preset: unknown 'digts' (did you mean 'digits'?); choose from {PRESETS}",
         ),
         (["preset=digits"], "preset is added with a plus: +preset=<name>"),
         (["+debug=x"], "debug: unknown 'x'; choose from fast"),
@@ -217,4 +218,4 @@ def test_the_installed_module_refuses_from_any_folder(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "error: preset: unknown 'nope'; choose from digits, digits_deep, digits_natural, smoke\n"
+    assert done.stderr == f"error: preset: unknown 'nope'; choose from {PRESETS}\n"

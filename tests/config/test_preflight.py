@@ -15,7 +15,7 @@ from esper.devices import resolve_devices
 from esper.precision import AUTOCAST_DTYPES, check_amp, supported
 
 
-@pytest.mark.parametrize("preset", ["digits", "digits_deep", "digits_natural", "smoke"])
+@pytest.mark.parametrize("preset", ["digits", "digits_deep", "digits_natural", "digits_pays", "smoke"])
 def test_presets_pass(preset: str) -> None:
     preflight(compose(f"+preset={preset}"))
 

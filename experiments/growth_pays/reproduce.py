@@ -1,0 +1,160 @@
+"""Does growing pay? ``make reproduce``, or ``python -m experiments.growth_pays.reproduce`` from the repository's root.
+
+Trains the controllers that are not there yet, evaluates them against every control, and renews the tables and figures
+of README.md. Nothing is made twice: take ``outputs/growth_pays`` away to begin anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from esper.telemetry.records import read_jsonl
+from experiments.jobs import Job, make
+from experiments.tables import between_markers, interval
+
+HERE = Path(__file__).parent
+RUNS = Path("outputs/growth_pays")
+FIGURES = ("frontier.png", "choices_learned.png")
+TRAINING = (
+    "+preset=digits_pays",
+    "env.mapping=matmul",
+    "evaluation.controllers=[learned,never]",
+    "evaluation.num_hosts=24",
+)
+
+
+def job(seed: int, devices: str) -> Job:
+    """One run of training."""
+    return Job(RUNS / f"seed{seed}", (*TRAINING, f"devices={devices}", f"seed={seed}"))
+
+
+def evaluate(jobs: Sequence[Job], devices: str, num_hosts: int, tuning_epochs: int | None) -> Path:
+    """Judge all runs together; the folder of the evaluation."""
+    folder = RUNS / f"evaluation-{len(jobs)}"
+    if not (folder / "result.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        words = [
+            f"checkpoint=[{','.join(str(job.folder) for job in jobs)}]",
+            f"num_hosts={num_hosts}",
+            f"devices={devices}",
+            f"tuning_epochs={'null' if tuning_epochs is None else tuning_epochs}",
+            "console=plain",
+            f"hydra.run.dir={folder}",
+        ]
+        subprocess.run([sys.executable, "-m", "esper.evaluate", *words], check=True)
+    return folder
+
+
+def table(result: dict[str, Any]) -> str:
+    """Rows of the README."""
+    heads = (
+        "controller",
+        "return",
+        "learned − it",
+        "P(learned above)",
+        "test %",
+        "learned − it, test %",
+        "added",
+        "kept",
+    )
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in result["controllers"]:
+        cells = [
+            row["name"],
+            interval(row["episode_return"], "+.2f"),
+            interval(row["return_difference"], "+.2f"),
+            "" if row["improvement"] is None else f"{row['improvement']['estimate']:.2f}",
+            interval(row["test_accuracy"], ".1f", 100),
+            interval(row["test_difference"], "+.1f", 100),
+            f"{row['added_parameters']['estimate']:,.0f}",
+            f"{row['num_fossilized']:.2f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def family_table(result: dict[str, Any]) -> str:
+    """What the learned controller kept, by host family, beside what three others earn there."""
+    others = ("schedule_best", "probe_rule", "schedule_per_family")
+    lines = [f"| family | learned | {' | '.join(others)} | what learned kept |", "|" + "---|" * 6]
+    rows = {(row["controller"], row["family"]): row for row in result["families"]}
+    for family in sorted({family for _, family in rows}):
+        kept = ", ".join(f"{name} {100 * share:.0f} %" for name, share in rows["learned", family]["kept"].items())
+        worth = [f"{rows[name, family]['episode_return']:+.1f}" for name in ("learned", *others)]
+        lines.append(f"| {family} | {' | '.join(worth)} | {kept} |")
+    return "\n".join(lines)
+
+
+def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> None:
+    """Training return against environment epochs, a line per run seed, beside what controls earn on held-out hosts."""
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    levels = {row["name"]: row["episode_return"]["estimate"] for row in result["controllers"]}
+    for name, style in (
+        ("schedule_per_family", ":"),
+        ("probe_rule", "-."),
+        ("schedule_best", "--"),
+        ("heuristic", "-"),
+    ):
+        if name in levels:
+            axes.axhline(levels[name], color="0.45", linestyle=style, linewidth=1, label=f"{name} (held-out)")
+    for number, one in enumerate(jobs):
+        records = read_jsonl(one.folder / "metrics.jsonl")
+        epochs = np.array([record["charts/env_epochs"] for record in records]) / 1000
+        returns = np.array([record["charts/episodic_return"] for record in records], dtype=float)
+        width = max(1, len(returns) // 20)
+        smooth = np.convolve(returns, np.ones(width) / width, mode="valid")
+        axes.plot(
+            epochs[width - 1 :], smooth, color="tab:blue", alpha=0.7, label="learned (training)" if not number else None
+        )
+    axes.set(xlabel="environment epochs, thousands", ylabel="return, points")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Train, evaluate, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5, help="run seeds, from 0")
+    parser.add_argument("--devices", default="[cpu,cpu]", help="of training and evaluation")
+    parser.add_argument("--hosts", type=int, default=64, help="held-out hosts")
+    parser.add_argument("--tuning-epochs", type=int, help="of each control; as many as training took, if not given")
+    options = parser.parse_args()
+    jobs = [job(seed, options.devices) for seed in range(options.seeds)]
+    make(jobs)
+    folder = evaluate(jobs, options.devices, options.hosts, options.tuning_epochs)
+    result = json.loads((folder / "result.json").read_text())
+    learning_curves(jobs, result, HERE / "learning_curves.png")
+    for name in FIGURES:
+        shutil.copyfile(folder / "plots" / name, HERE / name)
+    shutil.copyfile(folder / "controllers.csv", HERE / "controllers.csv")
+    readme = HERE / "README.md"
+    text = readme.read_text()
+    text = between_markers(text, "table", table(result))
+    text = between_markers(text, "families", family_table(result))
+    minutes = [json.loads((one.folder / "result.json").read_text())["wall_seconds"] / 60 for one in jobs]
+    way = result["way_to_the_oracle"]
+    seeds = "run seed 0" if options.seeds == 1 else f"run seeds 0 to {options.seeds - 1}"
+    facts = (
+        f"Commit `{result['git_sha'][:9]}`, {seeds}, {options.hosts} held-out hosts, {result['num_cpus']} cores, "
+        f"{result['tuning']['budget']:,} environment epochs for each tuned control "
+        f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
+        f"{max(minutes):.0f} minutes a run seed, tuning and evaluation {result['wall_seconds'] / 60:.0f} minutes. "
+        f"On the way from the best fixed schedule to the oracle: {100 * way:.0f} %."
+    )
+    readme.write_text(between_markers(text, "facts", facts))
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()
