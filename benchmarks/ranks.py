@@ -29,8 +29,8 @@ WORDS = (
     "telemetry.plots=false",
     "ppo.lr=1e-12",
 )
-"""Iterations are what is timed; the rest is kept short. A policy that learns nothing grows as much on two ranks as on one:
-with the preset's rate one grew hosts twice as big as the other within two updates, and that was what was timed."""
+"""Iterations are what is timed; the rest is kept short. A policy that learns nothing grows as much on two ranks as on
+one; with the preset's rate one of them grew far more within two updates, and that was what was timed."""
 
 
 def run(scale: Scale) -> list[Record]:
