@@ -54,6 +54,7 @@ def closing_report(
         provenance: for ``result.json``: checkpoints, and what tuning found.
         wall_seconds: of the whole evaluation.
     """
+    _write_hosts(folder, standings)  # first: from these everything else could be made again
     judge = Judge(strata=standings[0].families(), draws=config.draws, seed=config.seed)
     named = {standing.name: standing for standing in standings}
     rows = [judge.row(standing, named.get(LEARNED)) for standing in standings]
@@ -72,7 +73,6 @@ def closing_report(
         }
     )
     write_csv(rows, folder.path / "controllers.csv")
-    _write_hosts(folder, standings)
     _write_families(folder, families)
     _draw(laboratory, folder, standings, rows)
     if config.console is not ConsoleMode.off:

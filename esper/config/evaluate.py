@@ -61,8 +61,8 @@ class EvaluateConfig:
             raise ValueError(f"checkpoint must be a path or a list of paths, got {self.checkpoint!r}")
         distinct("checkpoint", checkpoints)
         distinct("controllers", self.controllers)
-        for key in ("num_hosts", "draws"):
-            at_least(key, getattr(self, key), 1)
+        at_least("num_hosts", self.num_hosts, 2)  # one host does not show how much hosts differ
+        at_least("draws", self.draws, 1)
         for family, weight in self.families.items():
             at_least(f"families.{family}", weight, 0)
         if self.tuning_epochs is not None:

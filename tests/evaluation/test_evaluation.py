@@ -128,6 +128,7 @@ def test_run_seeds_of_different_experiments_are_not_mixed(runs: list[str], tmp_p
     [
         ([], "no value for checkpoint: say checkpoint=<value>"),
         (["checkpoint=nowhere"], "no checkpoint at nowhere"),
+        (["checkpoint=nowhere", "num_hosts=1"], "num_hosts must be at least 2, got 1"),
         (["checkpoint=nowhere", "num_host=3"], "unknown key 'num_host' (did you mean 'num_hosts'?)"),
     ],
 )
