@@ -104,8 +104,9 @@ def experiment(config: EvaluateConfig, trained: Sequence[Trained]) -> Config:
         num_threads=config.num_threads,
         instances=instances,
         evaluation=replace(own.evaluation, num_hosts=config.num_hosts, controllers=[LEARNED]),
-        # Evaluation environments stand in for those of training wherever a size depends on their number.
+        # Nothing learns, and evaluation environments stand in for those of training wherever a size depends on them.
         trainer=replace(own.trainer, num_envs=config.num_hosts),
+        ppo=replace(own.ppo, num_minibatches=1),
     )
 
 
@@ -197,7 +198,7 @@ def _twins(laboratory: Laboratory, hub: TelemetryHub) -> TwinCache | None:
 
 
 def _restore(laboratory: Laboratory, run: Trained) -> tuple[GrowthPolicy, Normaliser]:
-    policy, normaliser = replace(laboratory, config=replace(run.config, devices=laboratory.config.devices)).policy()
+    policy, normaliser = replace(laboratory, config=run.config).policy()  # of the run's own widths
     restore_policy(run.record, policy, normaliser)
     return policy, normaliser
 

@@ -27,6 +27,9 @@ ENDLESS = (*SMOKE, "trainer.num_iterations=100000", "env.num_epochs=3", "telemet
 PAIR = "devices=[cpu,cpu]"
 UNEVEN = "trainer.num_envs=5"
 
+END_SECONDS = 20 if "PYTEST_XDIST_WORKER" in os.environ else 10
+"""Longest that a run of ranks may take to end. Two ranks beside other tests share the cores with them."""
+
 
 def command(run_dir: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "esper.train", *words, f"hydra.run.dir={run_dir}"]
@@ -56,13 +59,12 @@ def running(run_dir: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
         launcher.stderr.close()
 
 
-def wait_for(condition: Any, seconds: float) -> float:
-    """Seconds until a condition held."""
+def wait_for(condition: Any, seconds: float) -> None:
+    """Until a condition holds; fails if that takes longer."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds, "it took too long"
         time.sleep(0.05)
-    return time.monotonic() - began
 
 
 def ranks_of(launcher: subprocess.Popen[str]) -> list[int]:
@@ -151,7 +153,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_a_usable_checkpoint(tmp
         pids = ranks_of(launcher)
         assert len(pids) == 2
         os.kill(pids[1], signal.SIGKILL)
-        assert wait_for(lambda: launcher.poll() is not None, 10) < 10
+        wait_for(lambda: launcher.poll() is not None, END_SECONDS)
         assert launcher.stderr is not None
         message = launcher.stderr.read()
         assert launcher.returncode == 1
@@ -172,7 +174,7 @@ def test_ranks_end_when_their_launcher_is_gone(tmp_path: Path) -> None:
         pids = ranks_of(launcher)
         launcher.kill()
         launcher.wait()
-        wait_for(lambda: not any(alive(pid) for pid in pids), 10)
+        wait_for(lambda: not any(alive(pid) for pid in pids), END_SECONDS)
 
 
 @linux
@@ -182,7 +184,7 @@ def test_a_request_to_end_reaches_every_rank(tmp_path: Path, kind: signal.Signal
     with running(run_dir) as launcher:
         pids = ranks_of(launcher)
         launcher.send_signal(kind)
-        wait_for(lambda: launcher.poll() is not None, 10)
+        wait_for(lambda: launcher.poll() is not None, END_SECONDS)
         assert not any(alive(pid) for pid in pids)
         assert launcher.returncode in (code, 128 + kind, -kind)
     assert read(run_dir / "status.json")["state"] == "preempted"
