@@ -64,7 +64,7 @@ FULL = Scale(
     peak=(4, 16),
     rank_rounds=5,
     rank_iterations=3,
-    rank_sizes=((24, 25), (96, 12)),
+    rank_sizes=((24, 10), (96, 4)),
     overrides=("instances.num_train=32",),
 )
 QUICK = Scale(

@@ -44,11 +44,18 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def hear_interrupts() -> None:
+    """A shell's background jobs, and all that they start, ignore interrupts unless they say otherwise."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def running(run_dir: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A run of two ranks that goes on until it is ended, once its second checkpoint is there."""
     arguments = command(run_dir, PAIR, *ENDLESS, *words)
-    launcher = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    )
     try:
         wait_for(lambda: (run_dir / "checkpoints" / "iteration-00002.pt").exists(), 120)
         yield launcher
