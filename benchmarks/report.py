@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.records import Record
@@ -32,7 +33,7 @@ def print_section(records: Sequence[Record], title: str, console: Console) -> No
         if before is not None and (record.workload, record.hosts) != before:
             table.add_section()
         before = record.workload, record.hosts
-        table.add_row(*_cells(record)[: len(columns)])
+        table.add_row(*map(escape, _cells(record)[: len(columns)]))  # a list of devices is no markup
     console.print(table)
 
 

@@ -6,8 +6,6 @@ Runs what is not finished yet, one run after the other, then prints the tables o
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from statistics import mean, stdev
 
 from esper.lifecycle.stages import REASONS, Reason
 from esper.telemetry.records import read_jsonl
+from experiments.jobs import Job, make
 
 SEEDS = (0, 1, 2)
 MODES = ("off", "bf16")
@@ -23,8 +22,6 @@ SETTINGS = (
     "+preset=digits",
     "trainer.num_iterations=8",
     "evaluation.controllers=[learned,heuristic,never]",
-    "telemetry.console=off",
-    "telemetry.plots=false",
 )
 RUNS = Path("outputs/amp")
 UNHEALTHY = (Reason.NOT_FINITE, Reason.GRADIENT_UNMEASURED, Reason.GRADIENT_UNHEALTHY)
@@ -78,14 +75,6 @@ def folder_of(seed: int, amp: str) -> Path:
     return RUNS / f"{amp}-seed{seed}"
 
 
-def ensure(seed: int, amp: str) -> None:
-    """Make a run, unless its result is there."""
-    folder = folder_of(seed, amp)
-    if not (folder / "result.json").exists():
-        chosen = [f"seed={seed}", f"amp={amp}", f"hydra.run.dir={folder}"]
-        subprocess.run([sys.executable, "-m", "esper.train", *SETTINGS, *chosen], check=True)
-
-
 def read(seed: int, amp: str) -> Row:
     """The row of a finished run."""
     folder = folder_of(seed, amp)
@@ -118,9 +107,7 @@ def spread(values: Sequence[float]) -> str:
 
 def main() -> None:
     """Run, read, print."""
-    for seed in SEEDS:
-        for amp in MODES:
-            ensure(seed, amp)
+    make([Job(folder_of(seed, amp), (*SETTINGS, f"seed={seed}", f"amp={amp}")) for seed in SEEDS for amp in MODES])
     rows = [read(seed, amp) for seed in SEEDS for amp in MODES]
     heads = "run seed | amp | non-finite | test %, learned | heuristic | never | G2 passed / evaluated | healthy / due"
     print(f"| {heads} |\n|" + "---|" * 8)
