@@ -7,10 +7,12 @@ of README.md. Nothing is made twice: take ``outputs/growth_pays`` away to begin 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,6 +82,7 @@ def table(result: dict[str, Any]) -> str:
         "learned − it, test %",
         "added",
         "kept",
+        "training FLOPs",
     )
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in result["controllers"]:
@@ -92,6 +95,7 @@ def table(result: dict[str, Any]) -> str:
             interval(row["test_difference"], "+.1f", 100),
             f"{row['added_parameters']['estimate']:,.0f}",
             f"{row['num_fossilized']:.2f}",
+            f"× {row['flops_ratio']:.2f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -107,6 +111,55 @@ def family_table(result: dict[str, Any]) -> str:
         worth = [f"{rows[name, family]['episode_return']:+.1f}" for name in ("learned", *others)]
         lines.append(f"| {family} | {' | '.join(worth)} | {kept} |")
     return "\n".join(lines)
+
+
+def seed_table(jobs: Sequence[Job], folder: Path) -> str:
+    """Each run seed: what it earns on the held-out hosts, what it does there, and how its training ended."""
+    with (folder / "hosts.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["controller"] == "learned"]
+    heads = (
+        "run seed",
+        "return",
+        "test %",
+        "added",
+        "slot kept most, by family",
+        "explained variance",
+        "head entropies",
+    )
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for number, one in enumerate(jobs):
+        own = [row for row in rows if int(row["run"]) == number]
+        records = read_jsonl(one.folder / "metrics.jsonl")
+        last = records[-len(records) // 3 :]
+        entropies = {
+            head: _mean([record[f"losses/entropy/{head}"] for record in last]) for head in ("op", "slot", "blueprint")
+        }
+        cells = [
+            str(number),
+            f"{_mean([float(row['episode_return']) for row in own]):+.1f}",
+            f"{100 * _mean([float(row['test_accuracy']) for row in own]):.1f}",
+            f"{_mean([float(row['added_parameters']) for row in own]):,.0f}",
+            ", ".join(f"{family} {slot}" for family, slot in _slots(own).items()),
+            f"{_mean([record['losses/explained_variance'] for record in last]):.2f}",
+            ", ".join(f"{head} {entropy:.2f}" for head, entropy in entropies.items()),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _slots(rows: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Family to the number of the slot that was kept most often there, or to a dash for none."""
+    kept: dict[str, Counter[str]] = {}
+    for row in rows:
+        slot = row["kept"].split(":")[0]
+        kept.setdefault(row["family"], Counter())[slot.rpartition("c")[2] or "–"] += 1
+    return {family: kept[family].most_common(1)[0][0] for family in sorted(kept)}
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """Of those that were measured."""
+    measured = [value for value in values if value is not None]
+    return sum(measured) / len(measured)
 
 
 def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> None:
@@ -164,6 +217,8 @@ def main() -> None:
     text = readme.read_text()
     text = between_markers(text, "table", table(result))
     text = between_markers(text, "families", family_table(result))
+    text = between_markers(text, "seeds", seed_table(jobs, folder))
+    searching = sum(json.loads((path.parent / "result.json").read_text())["wall_seconds"] for path in found)
     minutes = [json.loads((one.folder / "result.json").read_text())["wall_seconds"] / 60 for one in jobs]
     way = result["way_to_the_oracle"]
     seeds = "run seed 0" if options.seeds == 1 else f"run seeds 0 to {options.seeds - 1}"
@@ -171,7 +226,8 @@ def main() -> None:
         f"Commit `{result['git_sha'][:9]}`, {seeds}, {options.hosts} held-out hosts, {result['num_cpus']} cores, "
         f"{result['tuning']['budget']:,} environment epochs for each tuned control "
         f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
-        f"{max(minutes):.0f} minutes a run seed, tuning and evaluation {result['wall_seconds'] / 60:.0f} minutes. "
+        f"{max(minutes):.0f} minutes a run seed on one core, tuning {searching / 60:.0f} minutes of a core, judging "
+        f"{result['wall_seconds'] / 60:.0f} minutes. "
         f"On the way from the best fixed schedule to the oracle: {100 * way:.0f} %."
     )
     readme.write_text(between_markers(text, "facts", facts))
