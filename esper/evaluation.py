@@ -20,7 +20,7 @@ from esper.checkpoint import CheckpointError, load_checkpoint, restore_policy
 from esper.comparison import Outcome, compare
 from esper.config import from_plain, summary, to_yaml
 from esper.config.checks import known
-from esper.config.cli import refused
+from esper.config.errors import refused
 from esper.config.evaluate import EvaluateConfig
 from esper.config.learning import Twin
 from esper.config.preflight import preflight

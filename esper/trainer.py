@@ -15,7 +15,7 @@ from esper.checkpoint import save_checkpoint
 from esper.closing import closing_report
 from esper.comparison import compare
 from esper.config import summary, to_plain, to_yaml
-from esper.config.cli import refused
+from esper.config.errors import refused
 from esper.config.learning import Twin
 from esper.config.root import Config
 from esper.devices import intra_op_threads, keep_freed_memory

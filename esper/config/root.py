@@ -105,6 +105,8 @@ class Config:
     """CPU threads of tensor operations in each rank; 0 = all cores. Hosts on tiny maps are fastest on one."""
     name: str = "run"
     """Name of the run and of its folder."""
+    resume: str | None = None
+    """Go on with a run: its folder, or auto = the newest interrupted run of this configuration, if there is one."""
     plugins: list[str] = field(default_factory=list)
     """Python modules to import first, so that the blueprints that they register can be named."""
     task: TaskConfig = field(default_factory=TaskConfig)
