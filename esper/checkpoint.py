@@ -1,4 +1,8 @@
-"""Checkpoints: tensors and plain types only, versioned, written atomically, loaded with ``weights_only``."""
+"""Checkpoints: tensors and plain types only, versioned, written atomically, loaded with ``weights_only``.
+
+Every checkpoint holds the policy, its normaliser and the configuration, which is all that acting needs. ``last.pt``
+also holds the state of training (:mod:`esper.trainer`), from which a run goes on; those kept for good do not.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ import torch
 from torch import Tensor
 
 from esper.policy import GrowthPolicy, Normaliser
+from esper.state import State
 
 FORMAT = "esper-checkpoint"
-VERSION = 1
+VERSION = 2
 
 
 class CheckpointError(ValueError):
@@ -24,17 +29,18 @@ def save_checkpoint(
     *,
     policy: GrowthPolicy,
     normaliser: Normaliser,
-    optimizer: torch.optim.Optimizer,
     iteration: int,
     config: dict[str, Any],
+    training: State | None = None,
 ) -> None:
-    """Write a checkpoint; a reader sees the old file or the new one, never a part.
+    """Write a checkpoint; a reader, or a crash, sees the old file or the new one, never a part.
 
     Args:
         path: file to write.
-        policy, normaliser, optimizer: their states are saved.
+        policy, normaliser: their states are saved.
         iteration: iterations done.
         config: the effective configuration as plain types.
+        training: what going on needs beyond these.
     """
     record = {
         "format": FORMAT,
@@ -43,12 +49,16 @@ def save_checkpoint(
         "num_slots": policy.num_slots,
         "policy": policy.state_dict(),
         "normaliser": normaliser.state_dict(),
-        "optimizer": optimizer.state_dict(),
         "config": config,
     }
+    if training is not None:
+        record["training"] = training
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        torch.save(record, temporary)
+        with temporary.open("wb") as file:
+            torch.save(record, file)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

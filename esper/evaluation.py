@@ -29,6 +29,7 @@ from esper.controllers import CONTROLLERS, TUNED, Tuning
 from esper.devices import intra_op_threads, keep_freed_memory
 from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
+from esper.preemption import StopSignals
 from esper.ranks import ALONE, Ranks
 from esper.runs import RunFolder, run_status, write_atomic
 from esper.standings import LEARNED, OF_RUNS, SAMPLED, Standing
@@ -163,7 +164,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
         Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     loggers = [ConsoleLogger(config.console, 0)] if ranks.is_first else []
-    with run_status(folder, ranks.rank):
+    with StopSignals(), run_status(folder, ranks.rank):
         with TelemetryHub(loggers, Level.off) as hub:
             twins = _twins(laboratory, hub)
             wanted = [name for name in TUNED if name in config.controllers]

@@ -23,6 +23,8 @@ class Preempted(SystemExit):
         number: of the signal.
     """
 
+    code: int
+
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
         self.number = number

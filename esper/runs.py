@@ -174,22 +174,30 @@ class RunFolder:
             deadline = time.monotonic() + LOCK_SECONDS
             while not _try_lock(file):
                 if time.monotonic() > deadline:
-                    raise RunFolderError(
-                        f"another process writes to run folder {self.path}: let it end first"
-                    )
+                    raise RunFolderError(f"another process writes to run folder {self.path}: let it end first")
                 time.sleep(0.1)
             yield
 
     def condition(self) -> RunCondition:
-        """Whether a run is here, and how it stands."""
-        if not self.status_file.exists() and not self.config.exists():
+        """Whether a run is here, and how it stands, as others than its own process see it."""
+        if not self.holds_run:
             return RunCondition.EMPTY
         if self._is_locked():
             return RunCondition.RUNNING
-        state = self._status().get("state")
-        if state in (RunState.FINISHED, RunState.FAILED):
-            return RunCondition(state)
+        if self.state in (RunState.FINISHED, RunState.FAILED):
+            return RunCondition(self.state)
         return RunCondition.INTERRUPTED
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run has begun here."""
+        return self.status_file.exists() or self.config.exists()
+
+    @property
+    def state(self) -> RunState | None:
+        """What the status file says, ``None`` before there is one."""
+        found = self._status().get("state")
+        return None if found is None else RunState(found)
 
     def _is_locked(self) -> bool:
         if not self.lock_file.exists():
@@ -303,7 +311,8 @@ def run_status(folder: RunFolder, rank: int = 0) -> Iterator[RunFolder]:
             raise
         extra = {"rank": rank, "traceback": traceback.format_exc()} if state is RunState.FAILED else {}
         try:
-            folder.status(state, **extra)
+            if folder.state is not state:  # a run that was stopped has said where
+                folder.status(state, **extra)
         except OSError as unwritten:  # the first error is the one to report
             error.add_note(f"status.json could not be written either ({unwritten})")
         raise

@@ -35,7 +35,7 @@ from esper.config.root import Config
 from esper.config.store import VERSION_BASE, load, with_words
 from esper.continuation import AUTO, interrupted_run, saved_text
 from esper.ranks import outside_placement
-from esper.runs import RunCondition, RunFolder, RunFolderError
+from esper.runs import RunFolder, RunFolderError
 
 Task = Callable[[Any, Path], None]
 Check = Callable[[Any], None]
@@ -130,7 +130,7 @@ def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> 
 def _holds_a_run(config: Any, run_dir: Path) -> bool:
     """Whether the job is to go on with a run that is there."""
     resumes = isinstance(config, Config) and config.resume is not None
-    return resumes and RunFolder(run_dir).condition() is not RunCondition.EMPTY
+    return resumes and RunFolder(run_dir).holds_run
 
 
 def check_free(run_dir: Path) -> None:

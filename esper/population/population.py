@@ -22,7 +22,6 @@ from esper.population.plan import Directory
 from esper.population.scaling import LossScales
 from esper.population.stack import Stack
 from esper.state import State
-from esper.state import State
 
 
 class Population:
@@ -160,37 +159,8 @@ class Population:
             self.modules[slot, kind] = Stack(program, self.device, self.dtype)
             self.modules[slot, kind].load_state_dict(rows)
         for key, rows in state["gates"].items():
-            slot = int(key)
-            self.gates[slot] = self._gates(slot)
-            self.gates[slot].load_state_dict(rows)
-        if self.scales is not None:
-            self.scales.load_state_dict(state["scales"])
-
-    def state_dict(self) -> State:
-        """Every stack and who has what where; a seed module's key is ``<slot>.<blueprint>``, a gate's ``<slot>``."""
-        return {
-            "blueprint": self.blueprint.clone(),
-            "algorithm": self.algorithm.clone(),
-            "hosts": self.hosts.state_dict(),
-            "modules": {f"{slot}.{kind}": stack.state_dict() for (slot, kind), stack in self.modules.items()},
-            "gates": {str(slot): stack.state_dict() for slot, stack in self.gates.items()},
-            "scales": None if self.scales is None else self.scales.state_dict(),
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        """Hold these hosts, modules and gates, in the same order, and no others."""
-        self.blueprint, self.algorithm = state["blueprint"].clone(), state["algorithm"].clone()
-        self.hosts.load_state_dict(state["hosts"])
-        self.modules, self.gates = {}, {}
-        for key, rows in state["modules"].items():
-            slot, kind = map(int, key.split("."))
-            program = self._program(blueprint_ids()[kind], slot)
-            self.modules[slot, kind] = Stack(program, self.device, self.dtype)
-            self.modules[slot, kind].load_state_dict(rows)
-        for key, rows in state["gates"].items():
-            slot = int(key)
-            self.gates[slot] = self._gates(slot)
-            self.gates[slot].load_state_dict(rows)
+            self.gates[int(key)] = self._gate_stack(int(key))
+            self.gates[int(key)].load_state_dict(rows)
         if self.scales is not None:
             self.scales.load_state_dict(state["scales"])
 
@@ -282,10 +252,10 @@ class Population:
 
     def _add_gate(self, environment: int, slot: int) -> None:
         if slot not in self.gates:
-            self.gates[slot] = self._gates(slot)
+            self.gates[slot] = self._gate_stack(slot)
         self.gates[slot].append([environment], flatten_parameters(Gate(self.channels[slot])).unsqueeze(0))
 
-    def _gates(self, slot: int) -> Stack:
+    def _gate_stack(self, slot: int) -> Stack:
         return Stack(self.mapping.prepare(Gate(self.channels[slot])), self.device, self.dtype)
 
     def _remove_gate(self, environment: int, slot: int) -> None:

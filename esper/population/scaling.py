@@ -46,15 +46,6 @@ class LossScales:
         self.scale, self.finite_steps = self.scale.clone(), self.finite_steps.clone()
         self.scale[:-1], self.finite_steps[:-1] = state["scale"], state["finite_steps"]
 
-    def state_dict(self) -> State:
-        """Scales and their ages, ``[E, 1 + S]``: those of nobody are not worth keeping."""
-        return {"scale": copied(self.scale[:-1]), "finite_steps": copied(self.finite_steps[:-1])}
-
-    def load_state_dict(self, state: State) -> None:
-        """Take scales and ages back."""
-        self.scale, self.finite_steps = self.scale.clone(), self.finite_steps.clone()
-        self.scale[:-1], self.finite_steps[:-1] = state["scale"], state["finite_steps"]
-
     def restart_hosts(self, environments: Tensor) -> None:
         """A new episode of some environments."""
         self.scale[environments] = INITIAL_SCALE

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from esper.population.mapping import Program
 from esper.state import State, copied
-from esper.state import State, copied
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8
@@ -79,27 +78,11 @@ class Stack:
 
     def load_state_dict(self, state: State) -> None:
         """Have these rows and no others."""
-        rows = {name: value.to(self.exp_avg) for name, value in state.items() if name != "environments"}
+        rows = {name: value.to(self.exp_avg, copy=True) for name, value in state.items() if name != "environments"}
         self.environments = state["environments"].tolist()
-        self.values = rows["values"].clone().requires_grad_()
-        self.exp_avg, self.exp_avg_sq, self.steps = (rows[name].clone() for name in ("exp_avg", "exp_avg_sq", "steps"))
-        self.live = rows["live"].clone() if "live" in rows else None
-
-    def state_dict(self) -> State:
-        """Rows with their environments, in order."""
-        state = {"environments": torch.tensor(self.environments, dtype=torch.long)}
-        rows = {"values": self.values, "exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "steps": self.steps}
-        if self.live is not None:
-            rows["live"] = self.live
-        return state | {name: copied(value) for name, value in rows.items()}
-
-    def load_state_dict(self, state: State) -> None:
-        """Have these rows and no others."""
-        rows = {name: value.to(self.exp_avg) for name, value in state.items() if name != "environments"}
-        self.environments = state["environments"].tolist()
-        self.values = rows["values"].clone().requires_grad_()
-        self.exp_avg, self.exp_avg_sq, self.steps = (rows[name].clone() for name in ("exp_avg", "exp_avg_sq", "steps"))
-        self.live = rows["live"].clone() if "live" in rows else None
+        self.values = rows["values"].requires_grad_()
+        self.exp_avg, self.exp_avg_sq, self.steps = rows["exp_avg"], rows["exp_avg_sq"], rows["steps"]
+        self.live = rows.get("live")
 
     def alone(self, environment: int) -> Stack:
         """One environment's row as a stack of its own, for environment 0, that shares parameters and state."""

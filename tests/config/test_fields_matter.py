@@ -16,7 +16,7 @@ from helpers import SMALL
 from esper.checkpoint import load_checkpoint
 from esper.config import Config, compose
 from esper.telemetry.records import read_jsonl, without_times
-from esper.trainer import train
+from esper.training_run import train
 
 pytestmark = pytest.mark.slow
 

@@ -202,10 +202,10 @@ import esper.trainer
 
 whole = esper.trainer.Trainer.iterate
 
-def iterate(self, iteration, carry):
-    if iteration == 2 and self.ranks.rank == 1:
+def iterate(self):
+    if self.iteration == 1 and self.ranks.rank == 1:
         raise RuntimeError("the sky fell")
-    return whole(self, iteration, carry)
+    return whole(self)
 
 esper.trainer.Trainer.iterate = iterate
 """
