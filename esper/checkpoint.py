@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from esper.policy import GrowthPolicy, Normaliser
+from esper.runs import RunFolder
 from esper.state import State
 
 FORMAT = "esper-checkpoint"
@@ -86,6 +87,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return record
 
 
+def checkpoint_path(name: str) -> Path:
+    """The file behind the name of a checkpoint or of a run folder, whose last one it is."""
+    path = Path(name)
+    return RunFolder(path).last_checkpoint if path.is_dir() else path
+
+
 def restore_policy(record: dict[str, Any], policy: GrowthPolicy, normaliser: Normaliser) -> None:
     """Load a checkpoint's policy and normaliser into ones of the same shape.
 
@@ -96,7 +103,8 @@ def restore_policy(record: dict[str, Any], policy: GrowthPolicy, normaliser: Nor
     if record["num_slots"] != policy.num_slots:
         raise CheckpointError(
             f"the checkpoint's policy has {record['num_slots']} slots, this configuration {policy.num_slots}: "
-            f"set slots.num_slots={record['num_slots']} or train afresh"
+            f"set slots.num_slots={record['num_slots']} or train afresh; "
+            "a run that starts from it with checkpoint.partial=true takes over what fits"
         )
     _check_shapes(record["policy"], policy.state_dict())
     _check_shapes(record["normaliser"], normaliser.state_dict())

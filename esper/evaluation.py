@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from esper.build import Laboratory, build_laboratory, instance_pool
-from esper.checkpoint import CheckpointError, load_checkpoint, restore_policy
+from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint, restore_policy
 from esper.comparison import Outcome, compare
 from esper.config import from_plain, summary, to_yaml
 from esper.config.checks import known
@@ -41,8 +41,6 @@ from esper.tuning import tune
 from esper.tuning.fingerprint import SECTIONS, experiment_sections, fingerprint
 from esper.verdict import closing_report
 
-LAST_CHECKPOINT = Path("checkpoints/last.pt")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -59,12 +57,6 @@ class Trained:
     config: Config
     env_epochs: int
     record: dict[str, Any]
-
-
-def checkpoint_path(name: str) -> Path:
-    """The file behind the name of a checkpoint or of a run folder."""
-    path = Path(name)
-    return path / LAST_CHECKPOINT if path.is_dir() else path
 
 
 def read_trained(config: EvaluateConfig) -> list[Trained]:

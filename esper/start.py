@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from esper.checkpoint import CheckpointError, load_checkpoint
+from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint
 from esper.config import from_plain
 from esper.config.root import Config
 from esper.continuation import FREE, differences, require_continuable
@@ -15,6 +15,7 @@ from esper.devices import intra_op_threads
 from esper.ranks import Ranks
 from esper.runs import RunFolder, RunState
 from esper.state import State
+from esper.transfer import check_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,14 @@ class Start:
         reopens: whether the folder holds the run already.
         finished: whether nothing is left to do.
         record: checkpoint to go on from; ``None`` = from the beginning.
+        source: checkpoint whose policy a new run starts from.
     """
 
     config: Config
     reopens: bool = False
     finished: bool = False
     record: dict[str, Any] | None = None
+    source: dict[str, Any] | None = None
 
     @property
     def training(self) -> State:
@@ -82,7 +85,7 @@ def how_to_start(folder: RunFolder, config: Config) -> Start:
         CheckpointError: its last checkpoint cannot be used.
     """
     if config.resume is None or not folder.holds_run:
-        return Start(config=config)
+        return Start(config=replace(config, resume=None), source=_source(config))
     config = require_continuable(folder, config)
     path = folder.last_checkpoint
     record = load_checkpoint(path) if path.exists() else None
@@ -93,4 +96,15 @@ def how_to_start(folder: RunFolder, config: Config) -> Start:
         if foreign:
             raise CheckpointError(f"{path} is of another run: it has {'; '.join(foreign)}")
     done = record is None or record["iteration"] >= config.trainer.num_iterations
-    return Start(config=config, reopens=True, finished=done and folder.state is RunState.FINISHED, record=record)
+    finished = done and folder.state is RunState.FINISHED
+    source = None if record is not None or finished else _source(config)
+    return Start(config=config, reopens=True, finished=finished, record=record, source=source)
+
+
+def _source(config: Config) -> dict[str, Any] | None:
+    """What ``checkpoint.path`` names, if anything."""
+    if config.checkpoint.path is None:
+        return None
+    source = load_checkpoint(checkpoint_path(config.checkpoint.path))
+    check_source(source, config)
+    return source

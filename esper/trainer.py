@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -36,6 +36,7 @@ from esper.telemetry.anomalies import detect
 from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.events import NonFiniteUpdate, RatioExplosion, from_state
 from esper.telemetry.hub import TelemetryHub
+from esper.transfer import take_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,8 @@ class Trainer:
         if start is not None and start.record is not None:
             self._go_on(start)
             return
+        if start is not None and start.source is not None:
+            self._take_over(start.source)
         if self.twins is not None:
             self.twins.require_together(self.pool, self.ranks)
         self.carry = Carry(self.env.reset(), self.policy.initial_state(self.env.num_envs))
@@ -247,6 +250,12 @@ class Trainer:
             config=to_plain(self.config),
             training=training,
         )
+
+    def _take_over(self, source: dict[str, Any]) -> None:
+        """Start from another run's policy, and say what stayed as initialised."""
+        left = take_over(source, self.policy, self.normaliser, self.config.checkpoint.partial)
+        if left and self.ranks.is_first and self.config.telemetry.console != "off":
+            print(f"checkpoint.partial: as initialised stay {', '.join(left)}", flush=True)
 
     def _go_on(self, start: Start) -> None:
         """Take up the state of a checkpoint."""

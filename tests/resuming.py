@@ -19,10 +19,10 @@ from esper.telemetry.records import read_jsonl, without_times
 CLOCKS = {"stopwatch", "rollout_seconds", "host_seconds", "_stopwatch"}
 """Names under which times are kept."""
 
-CACHES = {"_programs", "_data", "sections"}
+CACHES = {"_programs", "_data", "sections", "_progress"}
 """Names of what can be worked out again."""
 
-ELSEWHERE = {"hub", "folder", "_signals", "_vote", "_make_population", "_progress", "nursery", "mapping", "pool"}
+ELSEWHERE = {"host", "nursery", "mapping", "pool", "hub", "folder", "_signals", "_vote", "_make_population"}
 """Names of what a run is given anew."""
 
 RESULT_CLOCKS = ("wall_seconds", "env_epochs_per_second", "command", "git_sha", "git_dirty")
@@ -55,6 +55,8 @@ def differing(a: Any, b: Any, path: str = "", seen: set[int] | None = None) -> l
         if id(a) in seen or (callable(a) and not hasattr(a, "__dict__")):
             return []
         seen.add(id(a))
+        if not is_dataclass(a) and vars(a).keys() != vars(b).keys():
+            return [f"{path}: {sorted(vars(a).keys() ^ vars(b).keys())}"]
         names = [item.name for item in fields(a)] if is_dataclass(a) else list(vars(a))
         left_out = CLOCKS | CACHES | ELSEWHERE
         return [
@@ -80,6 +82,7 @@ def different_runs(a: Path, b: Path) -> list[str]:
         one, other = (load_checkpoint(folder / "checkpoints" / name) for folder in (a, b))
         for record in (one, other):
             record["config"].pop("name")
+            record["config"]["trainer"].pop("num_iterations")  # those of a run that is prolonged know no better
             record.get("training", {}).pop("positions", None)
         found += differing(one, other, name)
     return found + differing(*(result_of(folder) for folder in (a, b)), "result.json")

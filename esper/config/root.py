@@ -92,6 +92,20 @@ class TelemetryConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CheckpointConfig:
+    """What the policy of a new run starts from."""
+
+    path: str | None = None
+    """A checkpoint or run folder whose policy and normaliser to start from; null = initialised from the seed."""
+    partial: bool = False
+    """Take over all but slot head and input layer, which stay as initialised: for another slot count or task."""
+
+    def __post_init__(self) -> None:
+        if self.partial and self.path is None:
+            raise ValueError("checkpoint.partial=true has no checkpoint to load: say checkpoint.path=<file or folder>")
+
+
+@dataclass(kw_only=True, slots=True)
 class Config:
     """Everything that a run depends on."""
 
@@ -131,6 +145,8 @@ class Config:
     """What a controller is paid for."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """The training loop."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """What the policy starts from."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """The closing table."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)

@@ -142,6 +142,9 @@ CHANGES: dict[str, tuple[str, str]] = {
 ELSEWHERE = {
     "devices": "tests/ranks",
     "plugins": "tests/config/test_cli.py",
+    "resume": "tests/config/test_cli.py and tests/trainer/test_resume.py",
+    "checkpoint.path": "tests/trainer/test_transfer.py",
+    "checkpoint.partial": "tests/trainer/test_transfer.py",
     "policy.compile": "tests/policy",
     "observation.contribution_decay": "tests/envs/test_observations.py: only a failed measurement lets freshness fall",
     "task.name": "one task only: unknown names are refused in test_preflight.py",

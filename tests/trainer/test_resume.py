@@ -235,8 +235,10 @@ def restored(run_dir: Path, source: Path) -> Trainer:
 
 def test_everything_that_a_trainer_holds_is_restored(tmp_path: Path) -> None:
     """Looks at every attribute of everything: a new one that changes in a run and is not saved fails here."""
-    old = half_way(tmp_path / "old")
-    assert differing(old, trainer_of(tmp_path / "new")), "the comparison sees something at all"
+    old, new = half_way(tmp_path / "old"), trainer_of(tmp_path / "new")
+    new.begin()
+    found = {line.split(":")[0].split("[")[0] for line in differing(old, new)}
+    assert {".env.population.blueprint", ".env.history.epoch", ".carry.raw", ".best.score"} <= found, "it looks there"
     assert differing(old, restored(tmp_path / "restored", tmp_path / "old")) == []
 
 

@@ -76,6 +76,8 @@ def test_a_run_leaves_its_files_and_no_others(finished: Path) -> None:
         "events.jsonl",
         "result.json",
         "status.json",
+        ".lock",
+        "checkpoints/best.pt",
         "checkpoints/iteration-00001.pt",
         "checkpoints/iteration-00002.pt",
         "checkpoints/last.pt",
