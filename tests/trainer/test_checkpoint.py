@@ -151,8 +151,6 @@ def test_another_number_of_slots_is_refused_with_both_and_what_to_do(tmp_path: P
     other = small_laboratory("slots.num_slots=2")
     policy, normaliser = other.policy()
     before = [value.clone() for value in policy.state_dict().values()]
-    with pytest.raises(
-        CheckpointError, match=r"has 3 slots, this configuration 2: set slots.num_slots=3 or train"
-    ):
+    with pytest.raises(CheckpointError, match=r"has 3 slots, this configuration 2: set slots.num_slots=3 or train"):
         restore_policy(load_checkpoint(path), policy, normaliser)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.state_dict().values(), strict=True))
