@@ -12,10 +12,11 @@ from typing import Any
 from esper.config.errors import UsageError, refused
 from esper.config.growth import Mapping as HostMapping
 from esper.config.root import Config
-from esper.config.store import from_yaml, to_plain
+from esper.config.store import from_yaml, plain_yaml, to_plain
 from esper.runs import RunCondition, RunFolder
 
 AUTO = "auto"
+MAPPING = "env.mapping"
 
 NOT_IDENTITY = ("name", "resume", "telemetry")
 """Keys that do not change what a run computes: configurations that differ in nothing else are the same."""
@@ -26,7 +27,7 @@ FREE = (*NOT_IDENTITY, "devices", "num_threads", "evaluation", "trainer.num_iter
 
 def identity(config: Config) -> dict[str, Any]:
     """What makes two runs the same, as dotted keys and plain values."""
-    return {key: value for key, value in _flat(to_plain(config)).items() if not _among(key, NOT_IDENTITY)}
+    return {key: value for key, value in flat(to_plain(config)).items() if not _among(key, NOT_IDENTITY)}
 
 
 def configuration_hash(config: Config) -> str:
@@ -34,17 +35,17 @@ def configuration_hash(config: Config) -> str:
     return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:10]
 
 
-def differences(saved: Config, asked: Config, free: Sequence[str] = NOT_IDENTITY) -> list[str]:
+def differences(saved: Mapping[str, Any], asked: Config, free: Sequence[str] = NOT_IDENTITY) -> list[str]:
     """Keys in which a run differs from what is asked for, as ``key=<saved>, not <asked>``.
 
     Args:
-        saved: configuration of a run, with the mapping that it chose.
+        saved: configuration of a run as plain values, with the mapping that it chose.
         asked: another; ``env.mapping=auto`` agrees with whatever was chosen.
         free: keys and sections that do not count.
     """
+    before, now = flat(saved), flat(to_plain(asked))
     if asked.env.mapping is HostMapping.auto:
-        asked = replace(asked, env=replace(asked.env, mapping=saved.env.mapping))
-    before, now = _flat(to_plain(saved)), _flat(to_plain(asked))
+        now[MAPPING] = before.get(MAPPING)
     keys = [key for key in sorted(before.keys() | now.keys()) if not _among(key, free)]
     return [f"{key}={before.get(key)}, not {now.get(key)}" for key in keys if before.get(key) != now.get(key)]
 
@@ -63,16 +64,6 @@ def saved_text(folder: RunFolder) -> str:
         ) from None
 
 
-def saved_configuration(folder: RunFolder) -> Config:
-    """The configuration of the run in a folder.
-
-    Raises:
-        UsageError: there is none, or it is not that of a training run.
-    """
-    with refused(Config):
-        return from_yaml(saved_text(folder), Config)
-
-
 def interrupted_run(parent: Path, asked: Config) -> Path | None:
     """The newest folder below ``parent`` with an interrupted or failed run of the same configuration, if any."""
     found = []
@@ -84,20 +75,19 @@ def interrupted_run(parent: Path, asked: Config) -> Path | None:
 
 
 def _same(folder: RunFolder, asked: Config) -> bool:
-    try:
-        return not differences(saved_configuration(folder), asked)
-    except UsageError:  # of another entry point or version: it cannot be the same
-        return False
+    # As plain values: to load it would import the plugins of a run that may be another one.
+    return not differences(plain_yaml(saved_text(folder)), asked)
 
 
 def require_continuable(folder: RunFolder, asked: Config) -> Config:
     """The configuration with which the run in a folder goes on: its own, but what may change as asked.
 
     Raises:
-        UsageError: more than that is asked to change.
+        UsageError: more than that is asked to change, or there is no configuration of a training run.
     """
-    saved = saved_configuration(folder)
-    changed = differences(saved, asked, FREE)
+    with refused(Config):
+        saved = from_yaml(saved_text(folder), Config)
+    changed = differences(to_plain(saved), asked, FREE)
     if changed:
         raise UsageError(
             f"the run in {folder.path} has {'; '.join(changed)}: a continued run keeps that. Leave it out, or start a "
@@ -110,11 +100,12 @@ def _among(key: str, chosen: Sequence[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in chosen)
 
 
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted keys."""
     found: dict[str, Any] = {}
     for key, value in plain.items():
         if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
+            found |= flat(value, f"{prefix}{key}.")
         else:
             found[prefix + key] = value
     return found

@@ -34,6 +34,9 @@ from esper.telemetry.records import json_safe
 LOCK_SECONDS = 5.0
 """Longest wait for a folder whose last writer is just ending."""
 
+HALF_WRITTEN = ".*.tmp"
+"""What a process that is killed while it writes a file leaves beside it."""
+
 PACKAGES = ("esper", "torch", "numpy", "hydra-core", "omegaconf", "scikit-learn", "matplotlib", "rich")
 
 
@@ -146,6 +149,8 @@ class RunFolder:
             for path, size in files:
                 if path.exists():
                     os.truncate(path, size)
+            for half in (*self.path.glob(HALF_WRITTEN), *self.checkpoints.glob(HALF_WRITTEN)):
+                half.unlink()
             self.result.unlink(missing_ok=True)
             write_atomic(self.config, config_yaml)
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint
-from esper.config import from_plain
+from esper.config import from_plain, to_plain
 from esper.config.root import Config
 from esper.continuation import FREE, differences, require_continuable
 from esper.devices import intra_op_threads
@@ -92,7 +92,7 @@ def how_to_start(folder: RunFolder, config: Config) -> Start:
     if record is not None:
         if "training" not in record:
             raise CheckpointError(f"{path} holds a policy only, no state of training to go on from")
-        foreign = differences(from_plain(record["config"]), config, FREE)
+        foreign = differences(to_plain(from_plain(record["config"])), config, FREE)
         if foreign:
             raise CheckpointError(f"{path} is of another run: it has {'; '.join(foreign)}")
     done = record is None or record["iteration"] >= config.trainer.num_iterations

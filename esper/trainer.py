@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -281,9 +279,6 @@ class Trainer:
         """End for a signal, once the first rank has written everything."""
         if self.ranks.is_first:
             self.folder.status(RunState.PREEMPTED, iteration=self.iteration, step=self.buffer.size)
-            if self.config.telemetry.console != "off":
-                name = signal.Signals(number).name
-                print(f"{name}: stopped; go on with resume={self.folder.path}", file=sys.stderr, flush=True)
         self.ranks.broadcast(None)
         raise Preempted(number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,7 +19,7 @@ from esper.config.root import Config
 from esper.devices import keep_freed_memory
 from esper.envs.twins import TwinCache
 from esper.members import Member, describe
-from esper.preemption import StopSignals
+from esper.preemption import Preempted, StopSignals
 from esper.progress import Stopwatch
 from esper.ranks import ALONE, Ranks
 from esper.runs import RunFolder, run_status
@@ -62,8 +63,14 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
         if ranks.is_first:
             _claim(folder, start, config)
             _announce(laboratory, folder, members, start)
-        with run_status(folder, ranks.rank):
-            _run(laboratory, folder, start, signals, stopwatch)
+        try:
+            with run_status(folder, ranks.rank):
+                _run(laboratory, folder, start, signals, stopwatch)
+        except Preempted as stopped:
+            if ranks.is_first:
+                name = signal.Signals(stopped.number).name
+                _say(config, [f"{name}: stopped; resume={folder.path} goes on with this run"])
+            raise
 
 
 def _run(laboratory: Laboratory, folder: RunFolder, start: Start, signals: StopSignals, stopwatch: Stopwatch) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from esper.actions import HEADS, NUM_OPS, Head
 from esper.checkpoint import CheckpointError, restore_policy
-from esper.config import from_plain
 from esper.config.root import Config
 from esper.continuation import differences
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
@@ -31,7 +30,7 @@ def check_source(record: dict[str, Any], config: Config) -> None:
     Raises:
         CheckpointError: says what differs and what to do.
     """
-    path, saved = config.checkpoint.path, from_plain(record["config"])
+    path, saved = config.checkpoint.path, record["config"]
     fixed = [line for line in differences(saved, config) if line.startswith(("policy.", "observation.slot_probes"))]
     fixed = [line for line in fixed if not line.startswith("policy.compile")]
     if fixed:
@@ -44,9 +43,10 @@ def check_source(record: dict[str, Any], config: Config) -> None:
             f"checkpoint.path: {path} has a policy of {record['num_slots']} slots, slots.num_slots is "
             f"{config.slots.num_slots}: {way_out}"
         )
-    if saved.task.name != config.task.name:
+    task = saved["task"]["name"]
+    if task != config.task.name:
         raise CheckpointError(
-            f"checkpoint.path: {path} was trained on task {saved.task.name!r}, task is {config.task.name!r}: {way_out}"
+            f"checkpoint.path: {path} was trained on task {task!r}, task is {config.task.name!r}: {way_out}"
         )
 
 

@@ -114,6 +114,11 @@ def from_yaml(text: str, schema: type[Schema]) -> Schema:
     return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text))), schema)
 
 
+def plain_yaml(text: str) -> dict[str, Any]:
+    """What :func:`to_yaml` wrote as plain values, neither checked nor completed."""
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text)))
+
+
 def with_words(text: str, schema: type[Schema], words: Sequence[Override]) -> Schema:
     """The configuration that :func:`to_yaml` wrote, changed by words of the command line."""
     cfg = cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text)))

@@ -392,12 +392,9 @@ class GrowthEnv:
         """Scores of the twins after this epoch and after their last one, zeros without twins."""
         if self.twins is None:
             return torch.zeros_like(random_loss), torch.zeros_like(random_loss)
-        curves = [self.twins[instance] for instance in self.instances]
-        now, last = self.history.epoch.tolist(), [self.num_epochs - 1] * self.num_envs
         both = []
-        for epochs in (now, last):
-            points = torch.stack([curve.points[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
-            loss = torch.stack([curve.loss[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+        for epochs in (self.history.epoch.tolist(), [self.num_epochs - 1] * self.num_envs):
+            points, loss = self.twins.after(self.instances, epochs)
             both.append(self.family.score(points / 100.0, loss, random_loss))
         return both[0], both[1]
 

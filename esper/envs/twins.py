@@ -170,6 +170,13 @@ class TwinCache:
         self.require([instance])
         return self._curves[instance]
 
+    def after(self, instances: Sequence[Instance], epochs: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Points and loss of some twins, ``[E]`` each, after these epochs, counted from 0."""
+        curves = [self[instance] for instance in instances]
+        points = torch.stack([curve.points[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+        loss = torch.stack([curve.loss[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+        return points, loss
+
     def state_dict(self) -> State:
         """All curves, each with its instance."""
         return {
