@@ -299,7 +299,8 @@ def other_slot_count(run_dir: Path) -> None:
 
 
 def other_probes(run_dir: Path) -> None:
-    change_config(run_dir, "  - effective_rank\n", "  - log_gradient_norm\n")
+    first, second = "  - dead_channels\n", "  - effective_rank\n"
+    change_config(run_dir, first + second, second + first)
 
 
 def cut_metrics(run_dir: Path) -> None:
