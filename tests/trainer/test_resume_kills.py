@@ -12,7 +12,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -101,10 +101,12 @@ def finish(run_dir: Path, size: int, **changes: Any) -> None:
     assert RunFolder(run_dir).condition() is RunCondition.FINISHED
 
 
-def interrupt(run_dir: Path, size: int, kind: signal.Signals, delay: float) -> None:
+def interrupt(
+    run_dir: Path, size: int, kind: signal.Signals, delay: float, ready: Callable[[Path], bool] | None = None
+) -> None:
     """Start or go on, and some time after the run has begun send a signal: to one rank SIGTERM, SIGKILL to all."""
-    processes = start(run_dir, size)
-    while not running(run_dir) and all(process.is_alive() for process in processes):
+    processes, ready = start(run_dir, size), ready or running
+    while not ready(run_dir) and all(process.is_alive() for process in processes):
         time.sleep(0.02)
     time.sleep(delay)
     for process in processes if kind is signal.SIGKILL else processes[-1:]:
@@ -158,7 +160,7 @@ def test_another_number_of_ranks_goes_on_in_mid_episode_and_says_what_that_means
     tmp_path: Path, before: int, now: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
-    interrupt(run_dir, before, signal.SIGTERM, 0.5 * NUM_STEPS * STEP_SECONDS)
+    interrupt(run_dir, before, signal.SIGTERM, 0.0, lambda run: (run / "checkpoints" / "iteration-00003.pt").exists())
     assert RunFolder(run_dir).condition() is RunCondition.INTERRUPTED
     assert load_checkpoint(run_dir / "checkpoints" / "last.pt")["iteration"] < 8
     finish(run_dir, now, telemetry=replace(compose(*WORDS).telemetry, console="plain"))
