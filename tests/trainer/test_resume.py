@@ -203,7 +203,7 @@ def test_what_else_has_a_state_goes_on_too(
 
 
 def trainer_of(run_dir: Path) -> Trainer:
-    config = compose(*WORDS)
+    config = compose(*WORDS, "reward.stage_shaping=1.0")  # a potential that is not 0 while modules are in TRAINING
     return Trainer(build_laboratory(config), RunFolder.create(run_dir, to_yaml(config)), TelemetryHub([]))
 
 
@@ -229,7 +229,7 @@ def restored(run_dir: Path, source: Path) -> Trainer:
     """A new trainer that has taken up the checkpoint of another."""
     trainer = trainer_of(run_dir)
     folder = RunFolder(source)
-    trainer.begin(how_to_start(folder, replace(compose(*WORDS), resume="auto")))
+    trainer.begin(how_to_start(folder, replace(trainer.config, resume="auto")))
     return trainer
 
 
