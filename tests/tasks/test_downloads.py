@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import json
 import shutil
 import signal
 import subprocess
@@ -23,9 +25,15 @@ NAME = "images.gz"
 FILE = source(NAME, CONTENT)
 
 
+# pooch leaves the connection of a failed download to the collector: it is called here, where nobody minds.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
 @pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield
+    gc.collect()
 
 
 @pytest.fixture
@@ -69,7 +77,6 @@ fetch("toy", Source(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
 
 
 def start(folder: Path, url: str) -> subprocess.Popen[str]:
-    import json
 
     plain = {"name": FILE.name, "url": FILE.url, "size": FILE.size, "hash": FILE.hash}
     words = [sys.executable, "-c", FETCH, json.dumps(plain), str(folder), url]
