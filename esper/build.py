@@ -33,6 +33,7 @@ from esper.ranks import ALONE, Ranks
 from esper.rng import derive_seed
 from esper.slots import select_slots
 from esper.tasks import TaskData, load_task
+from esper.tasks.augment import Augmentation
 
 Progress = Callable[[int, int], None]
 
@@ -186,7 +187,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
     """
     config.check_shares(ranks.size)
     device = resolve_devices(config.devices, ranks.local_size)[ranks.local_rank]
-    task = load_task(config.task.name, device)
+    task = load_task(config.task.name, device, **config.task.options())
     host = build_task_host(config, task)
     slot_ids = select_slots(host.slot_ids, config.slots.num_slots, config.slots.ids)
     channels = {place.slot_id: place.channels for place in host.places}
@@ -205,6 +206,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         lr=config.host.lr,
         max_grad_norm=config.host.max_grad_norm,
         alive_channels=config.instances.alive_channels,
+        augmentation=Augmentation(crop=config.task.crop, flip=config.task.flip, cutout=config.task.cutout),
     )
     return Laboratory(
         config=config,
@@ -216,7 +218,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         host=host,
         slot_ids=slot_ids,
         compatible=fits,
-        costs=count_multiply_adds(host, slot_ids, fits, task.train.images.shape[1:]),
+        costs=count_multiply_adds(host, slot_ids, fits, task.train.inputs.shape[1:]),
         nursery=Nursery(task, host, training),
     )
 
@@ -233,10 +235,11 @@ def _choose(
             slot_ids=slot_ids,
             compatible=compatible,
             num_envs=num_envs,
-            images=task.train.images,
-            labels=task.train.labels,
-            val_images=task.val.images,
-            val_labels=task.val.labels,
+            inputs=task.train.inputs,
+            targets=task.train.targets,
+            val_inputs=task.val.inputs,
+            val_targets=task.val.targets,
+            prepare=task.prepare,
             batch_size=config.task.batch_size,
             steps_per_epoch=config.env.steps_per_epoch,
             incubation=config.slots.incubation.name,

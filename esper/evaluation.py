@@ -117,7 +117,7 @@ def check(config: EvaluateConfig) -> None:
     own = experiment(config, trained)
     preflight(own)
     _check_budget(config, trained, read_tunings(config, own))
-    task = load_task(own.task.name)
+    task = load_task(own.task.name, **own.task.options())
     trained_on, held_out = (
         {instance.family for instance in instance_pool(own, task, split)} for split in ("train", "held_out")
     )

@@ -8,11 +8,11 @@ from esper.blueprints import blueprint_ids, compatible
 from esper.config.checks import at_most, known
 from esper.config.root import Config
 from esper.devices import resolve_devices
-from esper.hosts import HOSTS
+from esper.hosts import HOSTS, parse_faults
 from esper.precision import check_amp
 from esper.ranks import outside_placement
 from esper.slots import select_slots
-from esper.tasks import TASKS, load_task
+from esper.tasks import TASKS, TaskData, load_task
 
 
 def preflight(config: Config) -> None:
@@ -56,7 +56,8 @@ def _check_host(config: Config) -> None:
     # Imported here: it builds on much that help and errors of use must not wait for.
     from esper.build import build_task_host
 
-    task = load_task(config.task.name)
+    task = load_task(config.task.name, **config.task.options())
+    _check_task(config, task)
     at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
     built = build_task_host(config, task)
     channels = {place.slot_id: place.channels for place in built.places}
@@ -70,6 +71,26 @@ def _check_host(config: Config) -> None:
         _check_fits("slots.blueprints", blueprint, built.family, offered)
     for name, step in config.evaluation.schedule.items():
         _check_fits(f"evaluation.schedule.{name}.blueprint", step.blueprint, built.family, offered)
+
+
+def _check_task(config: Config, task: TaskData) -> None:
+    """Refuse what only text, or only images, can have, and sizes that do not fit."""
+    name, given = config.task.name, config.task
+    if task.kind == "images":
+        for key in ("context_length", "vocab_size"):
+            if getattr(given, key) is not None:
+                raise ValueError(f"task.{key}={getattr(given, key)} is for text; {name} has images")
+        at_most("task.crop", given.crop, f"images of {name} have a side of {task.image_size}", task.image_size - 1)
+        at_most("task.cutout", given.cutout, f"images of {name} have a side of {task.image_size}", task.image_size)
+        return
+    for key in ("crop", "flip", "cutout"):
+        if getattr(given, key):
+            raise ValueError(f"task.{key}={str(getattr(given, key)).lower()} is for images; {name} has text")
+    for mix, families in config.instances.mixes().items():
+        for family in (family for family, weight in families.items() if weight):
+            faults = parse_faults(family)
+            if faults.few_classes or faults.label_noise:
+                raise ValueError(f"{mix}.{family} is about labels of images; {name} has text (weight 0 leaves it out)")
 
 
 def _check_fits(key: str, blueprint: str, family: str, offered: Iterable[str]) -> None:

@@ -84,6 +84,10 @@ class Population:
             autocast_dtype=self.autocast_dtype,
         )
 
+    def cast(self, x: Tensor) -> Tensor:
+        """Inputs in the precision of the parameters; tokens stay whole numbers."""
+        return x.to(self.dtype) if x.is_floating_point() else x
+
     def stacks(self) -> list[Stack]:
         """All owners of parameters: the hosts first, then seed modules, then gates."""
         return list(self.owners().values())
