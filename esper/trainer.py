@@ -32,9 +32,10 @@ from esper.rng import derive_seed, generator
 from esper.rollout import Carry, collect
 from esper.runs import RunFolder, run_status
 from esper.tallies import IterationTally
-from esper.telemetry.anomalies import detect
+from esper.telemetry.background import InBackground
 from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.console import ConsoleLogger
+from esper.telemetry.escalation import Escalation
 from esper.telemetry.events import NonFiniteUpdate, RatioExplosion
 from esper.telemetry.hub import Logger, TelemetryHub
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
@@ -81,8 +82,9 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
 
 
 def _loggers(config: Config, folder: RunFolder) -> list[Logger]:
+    """Files are written where the loop can tell that they were; what draws may take its time elsewhere."""
     console = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
-    return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), console]
+    return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), InBackground(console)]
 
 
 def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Member]) -> None:
@@ -135,6 +137,7 @@ class Trainer:
     Attributes:
         policy, normaliser: what is learned.
         twins: curves of never-grown twins of the training instances, ``None`` without twins.
+        escalation: watches metrics, and decides how much telemetry is kept.
     """
 
     def __init__(
@@ -169,6 +172,7 @@ class Trainer:
             laboratory.device,
         )
         self._events = events
+        self.escalation = Escalation(hub.level, config.telemetry.escalation_iterations)
         actions = derive_seed("actions", config.seed, ranks.rank)
         self._sampling = torch.Generator(laboratory.device).manual_seed(actions)
         self._shuffling = generator("minibatches", config.seed, ranks.rank)
@@ -242,6 +246,8 @@ class Trainer:
         for events in self.ranks.gather(self._events.drain() if self._events else []):
             for event in events:
                 self.hub.emit(event)
+        found = self.escalation.observe(iteration, metrics)
+        self.hub.level = self.escalation.level
         if not self.ranks.is_first:
             return
         for explosion in result.explosions:
@@ -257,5 +263,5 @@ class Trainer:
         skipped = metrics["losses/skipped_minibatches"]
         if skipped:
             self.hub.emit(NonFiniteUpdate(iteration=iteration, skipped_minibatches=int(skipped)))
-        for anomaly in detect(iteration, metrics):
-            self.hub.emit(anomaly)
+        for event in found:
+            self.hub.emit(event)
