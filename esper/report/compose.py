@@ -102,7 +102,7 @@ def _notes(sweep: Sweep, statistic: str, score: Quantity, *, asked: bool) -> Ite
             yield f"{len(names)} of {len(runs)} runs {what}: {', '.join(names)}"
     if score.name != SCORES[0] and not asked and runs:
         yield f"no run has a {quantity(SCORES[0]).title} yet: configurations are ranked by {score.title}"
-    counts = [found.count for item in sweep.configurations if (found := over_seeds(item, score, statistic))]
+    counts = [found.num_seeds for item in sweep.configurations if (found := over_seeds(item, score, statistic))]
     single = sum(count == 1 for count in counts)
     if single:
         whose = "there is" if single == len(counts) else f"{single} of {len(counts)} configurations have"
@@ -181,6 +181,7 @@ def _plots(report: Report) -> Iterator[tuple[str, Figure, str]]:
 
 def _picture(name: str, figure: Figure, caption: str, out: Path) -> Picture:
     save(figure, out / "plots" / f"{name}.png")
+    figure.set_layout_engine("none")  # what stands where is settled, and costs as much as drawing
     return Picture(to_svg(figure, name, caption), caption)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -166,7 +167,9 @@ def heat_map(sweep: Sweep, score: Quantity, statistic: str, rows: str, columns: 
             if found is not None:
                 half = score.show_half(found)
                 cells[row, column] = found.value * score.scale
-                texts[row, column] = score.show(found.value) + (f"\n± {half}" if half else "") + f"\nn = {found.count}"
+                texts[row, column] = (
+                    score.show(found.value) + (f"\n± {half}" if half else "") + f"\nn = {found.num_seeds}"
+                )
             else:
                 texts[row, column] = "–" if not runs else f"no result\nof {len(runs)}"
     known = cells[np.isfinite(cells)]
@@ -188,7 +191,7 @@ def heat_map(sweep: Sweep, score: Quantity, statistic: str, rows: str, columns: 
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     bar = figure.colorbar(mesh, ax=axes, pad=0.02)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=8, length=0)
     return figure
 
@@ -228,7 +231,7 @@ def mix_over_time(
     figure = Figure(figsize=(WIDTH, 1.0 + 1.25 * len(shown)), layout="constrained")
     panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     x, x_label = time_axis(sweep)
-    used: dict[str, object] = {}
+    used: dict[str, Any] = {}
     for axes, item in zip(panels, shown, strict=True):
         curves = {name: curve(item.runs, prefix + name, x, "mean") for name in colours}
         at = next(iter(curves.values())).x
@@ -258,7 +261,7 @@ def mix_over_time(
             ncols=3,
             frameon=False,
             fontsize=8,
-            labelcolor=INK,  # type: ignore[arg-type]
+            labelcolor=INK,
         )
     return figure
 

@@ -33,12 +33,12 @@ Array = NDArray[np.float64]
 
 
 class Estimate(NamedTuple):
-    """A statistic over ``count`` run seeds; a single one has no interval."""
+    """A statistic over so many run seeds; a single one has no interval."""
 
     value: float
     low: float | None
     high: float | None
-    count: int
+    num_seeds: int
 
 
 def estimate(values: Sequence[float | None], statistic: str) -> Estimate | None:
@@ -113,22 +113,22 @@ def curve(runs: Sequence[Run], key: str, x: str, statistic: str) -> Curve:
     known = np.isfinite(where)
     table, where = table[:, known], where[known]
     count = np.isfinite(table).sum(0).astype(np.float64)
-    value, low, high = (np.full(table.shape[1], np.nan) for _ in range(3))
+    middle, low, high = (np.full(table.shape[1], np.nan) for _ in range(3))
     asked = range(table.shape[1]) if statistic == "mean" else _spread(table.shape[1])
     for index in asked:
         column_values = table[np.isfinite(table[:, index]), index].tolist()
         if len(column_values) == 1:
-            value[index] = column_values[0]
+            middle[index] = column_values[0]
         elif column_values:
             found = estimate(column_values, "mean") if statistic == "mean" else _iqm(column_values, CURVE_DRAWS)
             assert found is not None, "there are values"
             assert found.low is not None, "there are two"
             assert found.high is not None, "there are two"
-            value[index], low[index], high[index] = found.value, found.low, found.high
+            middle[index], low[index], high[index] = found.value, found.low, found.high
     if statistic != "mean":
         chosen = np.array(asked, dtype=np.int64)
-        return Curve(x=where[chosen], value=value[chosen], low=low[chosen], high=high[chosen], count=count[chosen])
-    return Curve(x=where, value=value, low=low, high=high, count=count)
+        return Curve(x=where[chosen], value=middle[chosen], low=low[chosen], high=high[chosen], count=count[chosen])
+    return Curve(x=where, value=middle, low=low, high=high, count=count)
 
 
 def _spread(length: int) -> Sequence[int]:

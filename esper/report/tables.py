@@ -108,7 +108,7 @@ def terminal_table(sweep: Sweep, statistic: str, score: Quantity) -> Table:
             configuration.label,
             cell(found, score, statistic),
             *(item.show(size.value if size else None) for item, size in zip((added, wall), sizes, strict=True)),
-            str(found.count if found else 0),
+            str(found.num_seeds if found else 0),
             states(configuration),
         )
     return table

@@ -57,7 +57,7 @@ STATE_STYLES = {
 
 def screen(progress: Progress, width: int) -> RenderableType:
     """Everything, within so many columns."""
-    parts: list[RenderableType] = [header(progress, width)]
+    parts: list[RenderableType | None] = [header(progress, width)]
     if progress.history:
         values = [record.get(RETURN) for record in progress.history]
         parts += [Text("\nreturn per episode, over iterations  ", "bold") + Text("-- never grow (0)", NEVER_COLOUR)]
@@ -89,7 +89,7 @@ def header(progress: Progress, width: int) -> Text:
         text.append(f"\n! {counts}{where}", "yellow")
         text.append("" if progress.level is None else f"   telemetry at {progress.level}", "dim")
     if state == "waiting":
-        text.append(f"\nnothing recorded in {progress.folder.path} yet: waiting for the run to begin", "italic")
+        text.append("\nnothing is recorded here yet: waiting for the run to begin", "italic")
     elif state == KILLED:
         text.append("\nit says running, but its process is gone: killed, or out of memory", "italic")
     elif state == RunState.RUNNING and not progress.history:
