@@ -16,11 +16,11 @@ import torch
 from rich.console import Console
 
 from esper.build import Laboratory, build_laboratory, instance_pool
-from esper.checkpoint import CheckpointError, load_checkpoint, restore_policy
+from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint, restore_policy
 from esper.comparison import Outcome, compare
 from esper.config import from_plain, summary, to_yaml
 from esper.config.checks import known
-from esper.config.cli import refused
+from esper.config.errors import refused
 from esper.config.evaluate import EvaluateConfig
 from esper.config.learning import Twin
 from esper.config.preflight import preflight
@@ -29,6 +29,7 @@ from esper.controllers import CONTROLLERS, TUNED, Tuning
 from esper.devices import intra_op_threads, keep_freed_memory
 from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
+from esper.preemption import StopSignals
 from esper.ranks import ALONE, Ranks
 from esper.runs import RunFolder, run_status, write_atomic
 from esper.standings import LEARNED, OF_RUNS, SAMPLED, Standing
@@ -40,8 +41,6 @@ from esper.telemetry.hub import TelemetryHub
 from esper.tuning import tune
 from esper.tuning.fingerprint import SECTIONS, experiment_sections, fingerprint
 from esper.verdict import closing_report
-
-LAST_CHECKPOINT = Path("checkpoints/last.pt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +58,6 @@ class Trained:
     config: Config
     env_epochs: int
     record: dict[str, Any]
-
-
-def checkpoint_path(name: str) -> Path:
-    """The file behind the name of a checkpoint or of a run folder."""
-    path = Path(name)
-    return path / LAST_CHECKPOINT if path.is_dir() else path
 
 
 def read_trained(config: EvaluateConfig) -> list[Trained]:
@@ -164,7 +157,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
         Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     loggers = [InBackground(ConsoleLogger(config.console, 0))] if ranks.is_first else []
-    with run_status(folder, ranks.rank):
+    with StopSignals(), run_status(folder, ranks.rank):
         with TelemetryHub(loggers, Level.off) as hub:
             twins = _twins(laboratory, hub)
             wanted = [name for name in TUNED if name in config.controllers]

@@ -13,22 +13,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from esper.config import UsageError, to_yaml
 from esper.config.entries import Entry
 from esper.config.errors import RunError
 from esper.devices import resolve_devices
+from esper.preemption import SIGNALS, Preempted, StopSignals
 from esper.ranks import ALONE, Placement, connected, outside_placement
 from esper.runs import RunFolder, RunState
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 2.0
 """Time that ranks get to end by themselves once one of them has; then they are terminated, and later killed."""
+
+STOPPED = {Preempted(number).code: int(number) for number in SIGNALS}
+"""Exit codes of ranks that were asked to end and did, and the signals."""
 
 PEER_LOST = 75
 """Exit code of a rank that ended only because another one had."""
@@ -39,6 +41,7 @@ def launch(entry: Entry, config: Any, run_dir: Path) -> None:
 
     Raises:
         RunError: a rank died; the message says which and why, and its traceback is in ``status.json``.
+        Preempted: the run was asked to end.
     """
     placement = outside_placement()
     if placement is not None:
@@ -60,16 +63,20 @@ def run_rank(entry: Entry, config: Any, run_dir: Path, placement: Placement) -> 
 
 def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str]) -> None:
     folder = RunFolder(run_dir)
-    with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, _termination_as_exit():
+    with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, StopSignals() as signals:
         children: list[subprocess.Popen[str]] = []
         try:
-            children.extend(
-                _start(entry, config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices))
-            )
-            codes = _watch(children)
-        except BaseException as error:
-            _end(children, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
-            if folder.status_file.exists():
+            with signals.deferred():
+                children.extend(
+                    _start(entry, config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices))
+                )
+                codes = _watch(children, signals)
+                number = _stopped_by(codes)
+                if number:
+                    raise Preempted(number)
+        except BaseException:
+            _end(children, signal.SIGTERM)
+            if folder.state is RunState.RUNNING:
                 folder.status(RunState.PREEMPTED)
             raise
         if any(codes):
@@ -109,16 +116,32 @@ def _failure_file(scratch: Path, rank: int) -> Path:
     return scratch / f"rank-{rank}.json"
 
 
-def _watch(children: Sequence[subprocess.Popen[str]]) -> list[int | None]:
-    """Wait until all ranks are done, or one has failed and the others had time to end by themselves: exit codes."""
+def _watch(children: Sequence[subprocess.Popen[str]], signals: StopSignals) -> list[int | None]:
+    """Wait until all ranks are done, or one has failed and the others had time to end by themselves: exit codes.
+
+    A request to end is passed on once; ranks that heed it get all the time that they need to leave a checkpoint.
+    """
+    passed_on = False
     while True:
+        if signals.requested and not passed_on:
+            passed_on = True
+            for child in children:
+                if child.poll() is None:
+                    child.send_signal(signals.requested)
         codes = [child.poll() for child in children]
-        if all(code == 0 for code in codes):
+        if all(code is not None and (code == 0 or code in STOPPED) for code in codes):
             return codes
-        if any(codes):
+        if any(code and code not in STOPPED for code in codes):
             _wait(children)
             return [child.poll() for child in children]
         time.sleep(POLL_SECONDS)
+
+
+def _stopped_by(codes: Sequence[int | None]) -> int:
+    """The signal for which all ranks have ended, 0 if they have not."""
+    if not all(code in STOPPED for code in codes):
+        return 0
+    return max(STOPPED[code] for code in codes if code is not None)
 
 
 def _wait(children: Sequence[subprocess.Popen[str]]) -> None:
@@ -153,29 +176,11 @@ def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devic
         folder.status(RunState.FAILED, rank=rank, traceback=failure.get("traceback", message))
     if failure:
         print(failure["traceback"], file=sys.stderr, flush=True)
-    checkpoint = folder.checkpoints / "last.pt"
-    kept = f"; the last checkpoint is {checkpoint}" if checkpoint.exists() else ""
+    checkpoint = folder.last_checkpoint
+    kept = f"; resume={folder.path} goes on from {checkpoint}" if checkpoint.exists() else ""
     raise RunError(f"{message}; the other ranks were ended{kept}")
 
 
 def _read_failure(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
-
-
-@contextmanager
-def _termination_as_exit() -> Iterator[None]:
-    """While ranks run, a request to terminate unwinds this process, which ends them."""
-
-    def unwind(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.signal(signal.SIGTERM, unwind)
-    except ValueError:  # not the main thread of its process, as under some launchers: whoever started it ends it
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from esper.config import UsageError, from_yaml
 from esper.config.entries import ENTRIES
 from esper.launch import PEER_LOST, run_rank
+from esper.preemption import Preempted
 from esper.ranks import PeerLost, Placement
 from esper.runs import RunFolderError, write_atomic
 
@@ -35,6 +36,8 @@ def main() -> None:
         run_rank(entry, from_yaml(order["config"], entry.schema), Path(order["run_dir"]), placement)
     except KeyboardInterrupt:
         _leave(INTERRUPTED)
+    except Preempted as stopped:
+        _leave(stopped.code)
     except BaseException as error:
         _record(Path(order["failure"]), error)
         _leave(PEER_LOST if isinstance(error, PeerLost) else 1)

@@ -11,13 +11,12 @@ import copy
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import hydra
-import yaml
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path, get_args_parser
@@ -25,17 +24,18 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
 from esper.config.entries import Entry
-from esper.config.errors import RunError, UsageError, explain
+from esper.config.errors import RunError, UsageError, refused
 from esper.config.paths import CONF_DIR
-from esper.config.store import VERSION_BASE, load
+from esper.config.root import Config
+from esper.config.store import VERSION_BASE, load, with_words
+from esper.continuation import AUTO, interrupted_run, saved_text
 from esper.ranks import outside_placement
-from esper.runs import RunFolderError
+from esper.runs import RunFolder, RunFolderError
 
 Task = Callable[[Any, Path], None]
 Check = Callable[[Any], None]
@@ -66,7 +66,10 @@ def run(entry: Entry, task: Task, check: Check) -> None:
             if placement is not None and placement.rank > 0 and not arguments.cfg:
                 _follow(arguments, entry, task, check)
                 return
-            _check_before(arguments, entry, check)
+            jobs = _check_before(arguments, entry, check)
+            if not arguments.multirun and any(_holds_a_run(*job) for job in jobs):
+                task(*jobs[0])  # without Hydra, which would make another folder
+                return
 
     @hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name=entry.config_name)
     def job(cfg: DictConfig) -> None:
@@ -102,22 +105,8 @@ def _one_line_errors() -> Iterator[None]:
         raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
 
 
-@contextmanager
-def refused(schema: type) -> Iterator[None]:
-    """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`.
-
-    Args:
-        schema: dataclass of the whole configuration.
-    """
-    try:
-        yield
-    except UsageError:
-        raise
-    except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
-        raise UsageError(explain(error, schema)) from error
-
-
-def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> None:
+def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> list[tuple[Any, Path]]:
+    """Refuse what cannot be run; returns each job's configuration and run folder."""
     with refused(entry.schema):
         jobs = _load_jobs(arguments, entry)
         taken: dict[Path, int] = {}
@@ -130,10 +119,18 @@ def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> 
                     "leave name and hydra.sweep.subdir to their defaults, which differ from job to job"
                 )
             taken[run_dir] = number
-            check_free(run_dir)
+            if not _holds_a_run(jobs[number][0], run_dir):
+                check_free(run_dir)
     # A sweep's folders appear as its jobs start; a single run's folder is next anyway.
     for _, run_dir in jobs:
         check_writable(run_dir.parent if arguments.multirun else run_dir)
+    return jobs
+
+
+def _holds_a_run(config: Any, run_dir: Path) -> bool:
+    """Whether the job is to go on with a run that is there."""
+    resumes = isinstance(config, Config) and config.resume is not None
+    return resumes and RunFolder(run_dir).holds_run
 
 
 def check_free(run_dir: Path) -> None:
@@ -142,7 +139,7 @@ def check_free(run_dir: Path) -> None:
         if os.path.lexists(run_dir / name):
             raise UsageError(
                 f"run folder {run_dir} already holds a run ({name}): choose another with name=<name> or "
-                "hydra.run.dir=<folder>, or remove it"
+                "hydra.run.dir=<folder>, remove it, or go on with it by resume=auto"
             )
 
 
@@ -169,17 +166,45 @@ def _load_jobs(arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, P
     loader = Hydra.create_main_hydra2(task_name="check", config_search_path=search_path).config_loader
     name = arguments.config_name or entry.config_name
     try:
+        words = OverridesParser.create(loader).parse_overrides(list(arguments.overrides))
+        named = [word.value() for word in words if word.key_or_group == "resume"]
+        if named and named[-1] not in (None, AUTO) and not arguments.cfg:
+            return [_continued(str(named[-1]), words, arguments, entry)]
         if not arguments.multirun:
             cfg = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
-            return [] if arguments.cfg else [_load_job(cfg, entry, lambda: Path(cfg.hydra.run.dir))]
+            return [] if arguments.cfg else [_where_it_was(*_load_job(cfg, entry, lambda: Path(cfg.hydra.run.dir)))]
         master = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.MULTIRUN)
         if not str(master.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
             return []  # another sweeper chooses its jobs while it runs
         overrides = OverridesParser.create(loader).parse_overrides(list(master.hydra.overrides.task))
         jobs = BasicSweeper.split_arguments(overrides, None)[0]
-        return [_load_sweep_job(loader, master, entry, list(words), number) for number, words in enumerate(jobs)]
+        return [_load_sweep_job(loader, master, entry, list(job), number) for number, job in enumerate(jobs)]
     finally:
         GlobalHydra.instance().clear()
+
+
+def _continued(folder: str, words: Sequence[Override], arguments: argparse.Namespace, entry: Entry) -> tuple[Any, Path]:
+    """The run in a folder, with its own configuration and what the words change in it."""
+    if arguments.multirun:
+        raise UsageError(f"resume={folder} goes on with one run: leave -m out, or say resume=auto")
+    for word in words:
+        if word.key_or_group.startswith("hydra.") or (is_group(word) and not isinstance(word.value(), dict)):
+            raise UsageError(
+                f"resume={folder} takes place and configuration from that folder: leave {word.input_line} out"
+            )
+    return with_words(saved_text(RunFolder(Path(folder))), entry.schema, words), Path(folder)
+
+
+def _where_it_was(config: Any, run_dir: Path) -> tuple[Any, Path]:
+    """With ``resume=auto`` the folder of the interrupted run, if there is one; otherwise the one given."""
+    if isinstance(config, Config) and config.resume == AUTO and not _holds_a_run(config, run_dir):
+        return config, interrupted_run(run_dir.parent, config) or run_dir
+    return config, run_dir
+
+
+def is_group(word: Override) -> bool:
+    """Whether a word of the command line chooses a file of a configuration group."""
+    return (CONF_DIR / word.key_or_group).is_dir()
 
 
 def _load_sweep_job(

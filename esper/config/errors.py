@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from hydra.errors import CompactHydraException, MissingConfigException, OverrideParseException
+import yaml
+from hydra.errors import CompactHydraException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -36,6 +38,21 @@ class UsageError(CompactHydraException):
 
 class RunError(CompactHydraException):
     """A run that cannot go on for reasons outside of its configuration, such as a full disk. One line, no traceback."""
+
+
+@contextmanager
+def refused(schema: type) -> Iterator[None]:
+    """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`.
+
+    Args:
+        schema: dataclass of the whole configuration.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
+        raise UsageError(explain(error, schema)) from error
 
 
 def explain(error: BaseException, schema: type) -> str:

@@ -61,7 +61,7 @@ class PolicyConfig:
     """Hidden width of the value head."""
     conditional_heads: bool = True
     """Let the later heads see the sampled op, slot and that slot's features."""
-    slot_head: SlotHead = SlotHead.flat
+    slot_head: SlotHead = SlotHead.pointer
     """A logit per slot from the trunk (flat), or a score of each slot's own features by shared weights (pointer)."""
     critic: Critic = Critic.op
     """What the value head estimates."""
@@ -195,7 +195,7 @@ class TrainerConfig:
     num_iterations: int = 30
     """Rollouts, each followed by an update."""
     checkpoint_every: int = 10
-    """Iterations between checkpoints; the last iteration always writes one."""
+    """Iterations between checkpoints that are kept; ``last.pt`` is written after every one, ``best.pt`` when due."""
 
     def __post_init__(self) -> None:
         at_least("trainer.num_envs", self.num_envs, 1)

@@ -23,9 +23,11 @@ def preflight(config: Config) -> None:
         ValueError: names the key, the value and the choices.
     """
     # Imported here: they build on much that configuration itself must not need.
+    from esper.checkpoint import checkpoint_path, load_checkpoint
     from esper.controllers import AFTER_TRAINING, CONTROLLERS
     from esper.envs.rewards import REWARDS
     from esper.population import PROBE_NAMES
+    from esper.transfer import check_source
 
     known("task.name", config.task.name, TASKS)
     known("host.name", config.host.name, HOSTS)
@@ -46,6 +48,8 @@ def preflight(config: Config) -> None:
     for device in dict.fromkeys(devices):
         check_amp(config.amp.name, device)
     _check_host(config)
+    if config.checkpoint.path is not None:
+        check_source(load_checkpoint(checkpoint_path(config.checkpoint.path)), config)
 
 
 def _check_host(config: Config) -> None:

@@ -97,6 +97,20 @@ class TelemetryConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CheckpointConfig:
+    """What the policy of a new run starts from."""
+
+    path: str | None = None
+    """A checkpoint or run folder whose policy and normaliser to start from; null = initialised from the seed."""
+    partial: bool = False
+    """Take over all but slot head and input layer, which stay as initialised: for another slot count or task."""
+
+    def __post_init__(self) -> None:
+        if self.partial and self.path is None:
+            raise ValueError("checkpoint.partial=true has no checkpoint to load: say checkpoint.path=<file or folder>")
+
+
+@dataclass(kw_only=True, slots=True)
 class Config:
     """Everything that a run depends on."""
 
@@ -110,6 +124,8 @@ class Config:
     """CPU threads of tensor operations in each rank; 0 = all cores. Hosts on tiny maps are fastest on one."""
     name: str = "run"
     """Name of the run and of its folder."""
+    resume: str | None = None
+    """Go on with a run: its folder, or auto = the newest interrupted run of this configuration, if there is one."""
     plugins: list[str] = field(default_factory=list)
     """Python modules to import first, so that the blueprints that they register can be named."""
     task: TaskConfig = field(default_factory=TaskConfig)
@@ -134,6 +150,8 @@ class Config:
     """What a controller is paid for."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """The training loop."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """What the policy starts from."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """The closing table."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)

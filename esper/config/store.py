@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import time
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, TypeVar, cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from esper.config.errors import unknown_key
@@ -109,6 +112,18 @@ def to_yaml(config: Config | EvaluateConfig) -> str:
 def from_yaml(text: str, schema: type[Schema]) -> Schema:
     """The configuration that :func:`to_yaml` wrote."""
     return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text))), schema)
+
+
+def plain_yaml(text: str) -> dict[str, Any]:
+    """What :func:`to_yaml` wrote as plain values, neither checked nor completed."""
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text)))
+
+
+def with_words(text: str, schema: type[Schema], words: Sequence[Override]) -> Schema:
+    """The configuration that :func:`to_yaml` wrote, changed by words of the command line."""
+    cfg = cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text)))
+    ConfigLoaderImpl._apply_overrides_to_config(list(words), cfg)
+    return load(cfg, schema)
 
 
 def from_plain(plain: dict[str, Any]) -> Config:

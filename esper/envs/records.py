@@ -111,6 +111,9 @@ class StepResult:
         epochs: ``int64 [E]``, host epoch just trained, from 1.
         accuracy: ``float64 [E]`` val accuracy at the present alphas.
         episodes: records of the episodes that ended.
+        host_seconds: time spent training and validating hosts.
+        skipped_steps: optimizer steps of hosts and modules that fp16 loss scaling skipped.
+        non_finite: hosts and modules that had a gradient that was not finite.
     """
 
     observation: Observation
@@ -124,6 +127,9 @@ class StepResult:
     epochs: Tensor
     accuracy: Tensor
     episodes: tuple[EpisodeRecord, ...]
+    host_seconds: float
+    skipped_steps: int
+    non_finite: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from esper.population import GrowthStage, Population, Samples, evaluate, train_e
 from esper.population.layout import flatten_parameters
 from esper.ranks import Ranks
 from esper.rng import generator
+from esper.state import State, plain_fields
 from esper.tasks import TaskData, epoch_indices
 from esper.tasks.data import Split
 
@@ -168,6 +169,29 @@ class TwinCache:
     def __getitem__(self, instance: Instance) -> TwinCurve:
         self.require([instance])
         return self._curves[instance]
+
+    def after(self, instances: Sequence[Instance], epochs: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Points and loss of some twins, ``[E]`` each, after these epochs, counted from 0."""
+        curves = [self[instance] for instance in instances]
+        points = torch.stack([curve.points[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+        loss = torch.stack([curve.loss[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+        return points, loss
+
+    def state_dict(self) -> State:
+        """All curves, each with its instance."""
+        return {
+            "curves": [
+                {"instance": asdict(instance), **plain_fields(curve)} for instance, curve in self._curves.items()
+            ]
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Have these curves, and no others."""
+        self._curves = {}
+        for record in state["curves"]:
+            values = dict(record)
+            instance = Instance(**values.pop("instance"))
+            self._curves[instance] = TwinCurve(**values)
 
     def _grow_nothing(self, population: Population, instances: Sequence[Instance]) -> None:
         nursery, training = self._nursery, self._nursery.training

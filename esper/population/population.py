@@ -21,6 +21,7 @@ from esper.population.mapping import Mapping, Program
 from esper.population.plan import Directory
 from esper.population.scaling import LossScales
 from esper.population.stack import Stack
+from esper.state import State
 
 
 class Population:
@@ -136,6 +137,33 @@ class Population:
         if self.scales is not None:
             self.scales.restart_hosts(rows)
 
+    def state_dict(self) -> State:
+        """Every stack and who has what where; a seed module's key is ``<slot>.<blueprint>``, a gate's ``<slot>``."""
+        return {
+            "blueprint": self.blueprint.clone(),
+            "algorithm": self.algorithm.clone(),
+            "hosts": self.hosts.state_dict(),
+            "modules": {f"{slot}.{kind}": stack.state_dict() for (slot, kind), stack in self.modules.items()},
+            "gates": {str(slot): stack.state_dict() for slot, stack in self.gates.items()},
+            "scales": None if self.scales is None else self.scales.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Hold these hosts, modules and gates, in the same order, and no others."""
+        self.blueprint, self.algorithm = state["blueprint"].clone(), state["algorithm"].clone()
+        self.hosts.load_state_dict(state["hosts"])
+        self.modules, self.gates = {}, {}
+        for key, rows in state["modules"].items():
+            slot, kind = map(int, key.split("."))
+            program = self._program(blueprint_ids()[kind], slot)
+            self.modules[slot, kind] = Stack(program, self.device, self.dtype)
+            self.modules[slot, kind].load_state_dict(rows)
+        for key, rows in state["gates"].items():
+            self.gates[int(key)] = self._gate_stack(int(key))
+            self.gates[int(key)].load_state_dict(rows)
+        if self.scales is not None:
+            self.scales.load_state_dict(state["scales"])
+
     def num_host_parameters(self) -> Tensor:
         """``int64 [E]`` host weights that exist."""
         live = self.hosts.live
@@ -223,10 +251,12 @@ class Population:
         return self._programs[key]
 
     def _add_gate(self, environment: int, slot: int) -> None:
-        gate = Gate(self.channels[slot])
         if slot not in self.gates:
-            self.gates[slot] = Stack(self.mapping.prepare(gate), self.device, self.dtype)
-        self.gates[slot].append([environment], flatten_parameters(gate).unsqueeze(0))
+            self.gates[slot] = self._gate_stack(slot)
+        self.gates[slot].append([environment], flatten_parameters(Gate(self.channels[slot])).unsqueeze(0))
+
+    def _gate_stack(self, slot: int) -> Stack:
+        return Stack(self.mapping.prepare(Gate(self.channels[slot])), self.device, self.dtype)
 
     def _remove_gate(self, environment: int, slot: int) -> None:
         self.gates[slot].remove([environment])

@@ -52,6 +52,10 @@ class InBackground:
         kept = dict(metrics)
         self._hand_on(lambda: self._logger.metrics(iteration, kept))
 
+    def flush(self) -> None:
+        """Hand on the request; nobody waits for what is not the run's own record."""
+        self._hand_on(self._logger.flush)
+
     def stage(self, message: str, done: int, total: int) -> None:
         """Hand on how far a preparation is."""
         self._hand_on(lambda: self._logger.stage(message, done, total))

@@ -8,7 +8,7 @@ with one seed write equal event files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -214,6 +214,20 @@ class LevelChanged(Event):
     iteration: int
     now: str
     reason: str
+
+
+_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__()}
+
+
+def to_state(event: Event) -> dict[str, Any]:
+    """An event as plain values, nothing lost; ``kind`` names its class."""
+    return {"kind": event.kind, **asdict(event)}
+
+
+def from_state(state: Mapping[str, Any]) -> Event:
+    """Inverse of :func:`to_state`."""
+    values = dict(state)
+    return _KINDS[values.pop("kind")](**values)
 
 
 def to_record(event: Event) -> dict[str, Any]:

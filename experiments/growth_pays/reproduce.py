@@ -33,9 +33,9 @@ TRAINING = (
 )
 
 
-def job(seed: int, devices: str) -> Job:
-    """One run of training."""
-    return Job(RUNS / f"seed{seed}", (*TRAINING, f"devices={devices}", f"seed={seed}"))
+def job(seed: int) -> Job:
+    """One run of training, on one core."""
+    return Job(RUNS / f"seed{seed}", (*TRAINING, f"seed={seed}"))
 
 
 def evaluate(jobs: Sequence[Job], devices: str, num_hosts: int, tuning_epochs: int | None) -> Path:
@@ -126,12 +126,13 @@ def main() -> None:
     """Train, evaluate, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="run seeds, from 0")
-    parser.add_argument("--devices", default="[cpu,cpu]", help="of training and evaluation")
+    parser.add_argument("--at-once", type=int, default=2, help="runs beside each other, each on one core")
+    parser.add_argument("--devices", default="[cpu,cpu]", help="of tuning and evaluation")
     parser.add_argument("--hosts", type=int, default=64, help="held-out hosts")
     parser.add_argument("--tuning-epochs", type=int, help="of each control; as many as training took, if not given")
     options = parser.parse_args()
-    jobs = [job(seed, options.devices) for seed in range(options.seeds)]
-    make(jobs)
+    jobs = [job(seed) for seed in range(options.seeds)]
+    make(jobs, options.at_once)
     folder = evaluate(jobs, options.devices, options.hosts, options.tuning_epochs)
     result = json.loads((folder / "result.json").read_text())
     learning_curves(jobs, result, HERE / "learning_curves.png")

@@ -16,7 +16,7 @@ from helpers import SMALL
 from esper.checkpoint import load_checkpoint
 from esper.config import Config, compose
 from esper.telemetry.records import read_jsonl, without_times
-from esper.trainer import train
+from esper.training_run import train
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ CHANGES: dict[str, tuple[str, str]] = {
     "policy.blueprint_head_dims": ("", "policy.blueprint_head_dims=[12]"),
     "policy.value_dim": ("", "policy.value_dim=12"),
     "policy.conditional_heads": ("", "policy.conditional_heads=false"),
-    "policy.slot_head": ("", "policy.slot_head=pointer"),
+    "policy.slot_head": ("", "policy.slot_head=flat"),
     "policy.critic": ("", "policy.critic=state"),
     "ppo.lr": ("", "ppo.lr=0.01"),
     "ppo.adam_eps": ("", "ppo.adam_eps=0.1"),
@@ -143,6 +143,9 @@ CHANGES: dict[str, tuple[str, str]] = {
 ELSEWHERE = {
     "devices": "tests/ranks",
     "plugins": "tests/config/test_cli.py",
+    "resume": "tests/config/test_cli.py and tests/trainer/test_resume.py",
+    "checkpoint.path": "tests/trainer/test_transfer.py",
+    "checkpoint.partial": "tests/trainer/test_transfer.py",
     "policy.compile": "tests/policy",
     "observation.contribution_decay": "tests/envs/test_observations.py: only a failed measurement lets freshness fall",
     "task.name": "one task only: unknown names are refused in test_preflight.py",

@@ -353,8 +353,8 @@ def test_steps_skipped_by_loss_scaling_are_no_crash_and_count_as_unmeasured_at_t
     scales.scale[0, 1 + 1] = scales.scale[2, 0] = MAX_SCALE  # a module in isolation, and another environment's host
     probes = env.observation().features[2, -3 * NUM_PROBES :]
     result = env.step(waits(3))
-    assert env.skipped_steps == 4
-    assert env.non_finite == 0
+    assert result.skipped_steps == 4
+    assert result.non_finite == 0
     assert not result.terminated.any()
     gates = {(record.environment, record.gate): record.reason for record in result.transitions.verdicts.records()}
     assert gates == {(0, "G2"): REASONS[Reason.GRADIENT_UNMEASURED], (1, "G2"): REASONS[Reason.PASSED]}

@@ -11,7 +11,7 @@ from esper.config import compose
 from esper.telemetry.catalogue import METRICS, explain
 from esper.telemetry.metrics_page import page
 from esper.telemetry.records import read_jsonl
-from esper.trainer import train
+from esper.training_run import train
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -36,6 +36,9 @@ class Slow:
             raise OSError("network lost")
         self._take((iteration, metrics))
 
+    def flush(self) -> None:
+        self._take("flush")
+
     def stage(self, message: str, done: int, total: int) -> None:
         self._take((message, done, total))
 
@@ -50,11 +53,12 @@ def test_the_loop_goes_on_while_a_logger_hangs_and_nothing_is_lost_or_reordered(
     hub.stage("twins", 1, 2)
     hub.emit(EVENT)
     hub.log_metrics(1, metrics)  # would wait for ever if it waited
+    hub.flush()
     metrics["a"] = 2.0  # the caller's from here on
     assert slow.calls == []
     slow.may_go_on.set()
     hub.close("finished")
-    assert slow.calls == [("twins", 1, 2), EVENT, (1, {"a": 1.0}), "finished"]
+    assert slow.calls == [("twins", 1, 2), EVENT, (1, {"a": 1.0}), "flush", "finished"]
 
 
 def test_a_failure_in_the_background_is_reported_once_and_the_logger_is_closed_and_dropped() -> None:
