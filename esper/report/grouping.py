@@ -137,7 +137,10 @@ def _axes(differing: Sequence[str], texts: Sequence[Mapping[str, str]]) -> tuple
         numbering = {value: number for number, value in enumerate(dict.fromkeys(column))}
         alike.setdefault(tuple(numbering[value] for value in column), []).append(key)
     axes = []
-    for first, *along in alike.values():
+    for group in alike.values():
+        # Named after a key that all runs have, if there is one.
+        first = next((key for key in group if all(text[key] != ABSENT for text in texts)), group[0])
+        along = [key for key in group if key != first]
         values = sorted({text[first] for text in texts}, key=_natural)
         axes.append(Axis(key=first, along=tuple(along), values=tuple(values)))
     return tuple(axes)

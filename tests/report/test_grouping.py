@@ -70,6 +70,13 @@ def test_a_key_that_some_runs_lack_is_shown_as_absent() -> None:
     assert [(axis.key, axis.values) for axis in sweep.axes] == [("instances.families.starved_0", ("0.5", "–"))]
 
 
+def test_keys_that_change_together_are_named_after_one_that_all_runs_have() -> None:
+    other = run("b", ppo__lr=0.1)
+    other.config = {"added": {"later": 1}, **other.config}
+    (axis,) = arrange([run("a"), other]).axes
+    assert (axis.key, axis.along) == ("ppo.lr", ("added.later",))
+
+
 def test_equal_last_parts_are_told_apart_in_labels() -> None:
     a, b = run("a"), run("b", task__name="other")
     a.config["host"], b.config["host"] = {"name": "cnn"}, {"name": "cnn"}
