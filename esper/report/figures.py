@@ -229,8 +229,8 @@ def mix_over_time(
     """Shares against time, stacked, a panel per configuration; means over run seeds."""
     shown = shown[:MAX_PANELS]
     figure = Figure(figsize=(WIDTH, 1.0 + 1.25 * len(shown)), layout="constrained")
-    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     x, x_label = time_axis(sweep)
+    panels = figure.subplots(len(shown), 1, sharex=x == "iteration", squeeze=False)[:, 0]
     used: dict[str, Any] = {}
     for axes, item in zip(panels, shown, strict=True):
         curves = {name: curve(item.runs, prefix + name, x, "mean") for name in colours}
