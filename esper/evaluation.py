@@ -34,6 +34,7 @@ from esper.ranks import ALONE, Ranks
 from esper.runs import RunFolder, run_status, write_atomic
 from esper.standings import LEARNED, OF_RUNS, SAMPLED, Standing
 from esper.tasks import load_task
+from esper.telemetry.background import InBackground
 from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import Level
 from esper.telemetry.hub import TelemetryHub
@@ -154,7 +155,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
     if ranks.is_first and config.console != "off":
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
         Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-    loggers = [ConsoleLogger(config.console, 0)] if ranks.is_first else []
+    loggers = [InBackground(ConsoleLogger(config.console, 0))] if ranks.is_first else []
     with StopSignals(), run_status(folder, ranks.rank):
         with TelemetryHub(loggers, Level.off) as hub:
             twins = _twins(laboratory, hub)

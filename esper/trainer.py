@@ -30,8 +30,8 @@ from esper.runs import RunFolder, RunState
 from esper.start import Start
 from esper.state import RandomStream, State, Stateful, restore, states
 from esper.tallies import IterationTally
-from esper.telemetry.anomalies import detect
 from esper.telemetry.buffer import EventBuffer
+from esper.telemetry.escalation import Escalation
 from esper.telemetry.events import NonFiniteUpdate, RatioExplosion, from_state
 from esper.telemetry.hub import TelemetryHub
 from esper.transfer import take_over
@@ -75,6 +75,7 @@ class Trainer:
         twins: curves of never-grown twins of the training instances, ``None`` without twins.
         iteration: iterations done.
         carry: where the environments are.
+        escalation: watches metrics, and decides how much telemetry is kept.
     """
 
     carry: Carry
@@ -117,6 +118,7 @@ class Trainer:
             laboratory.device,
         )
         self._events = events
+        self.escalation = Escalation(hub.level, config.telemetry.escalation_iterations)
         actions = derive_seed("actions", config.seed, ranks.rank)
         self._sampling = torch.Generator(laboratory.device).manual_seed(actions)
         self._shuffling = generator("minibatches", config.seed, ranks.rank)
@@ -128,7 +130,12 @@ class Trainer:
     @property
     def _shared(self) -> dict[str, Stateful]:
         """What is the same on every rank, beyond policy and normaliser."""
-        shared: dict[str, Stateful] = {"optimizer": self.optimizer, "best": self.best, "stopwatch": self._stopwatch}
+        shared: dict[str, Stateful] = {
+            "optimizer": self.optimizer,
+            "best": self.best,
+            "stopwatch": self._stopwatch,
+            "escalation": self.escalation,
+        }
         return shared if self.scaler is None else shared | {"scaler": self.scaler}
 
     @property
@@ -262,6 +269,7 @@ class Trainer:
         self.iteration = record["iteration"]
         restore_policy(record, self.policy, self.normaliser)
         restore(self._shared, start.training)
+        self.hub.level = self.escalation.level
         if start.same_ranks(self.ranks):
             own = start.training["ranks"][self.ranks.rank]
             restore(self._own, own)
@@ -287,6 +295,8 @@ class Trainer:
         for events in self.ranks.gather(self._events.drain() if self._events else []):
             for event in events:
                 self.hub.emit(event)
+        found = self.escalation.observe(iteration, metrics)
+        self.hub.level = self.escalation.level
         if not self.ranks.is_first:
             return
         for explosion in result.explosions:
@@ -302,5 +312,5 @@ class Trainer:
         skipped = metrics["losses/skipped_minibatches"]
         if skipped:
             self.hub.emit(NonFiniteUpdate(iteration=iteration, skipped_minibatches=int(skipped)))
-        for anomaly in detect(iteration, metrics):
-            self.hub.emit(anomaly)
+        for event in found:
+            self.hub.emit(event)

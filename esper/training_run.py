@@ -24,6 +24,7 @@ from esper.progress import Stopwatch
 from esper.ranks import ALONE, Ranks
 from esper.runs import RunFolder, run_status
 from esper.start import Start, how_to_start
+from esper.telemetry.background import InBackground
 from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.hub import Logger, TelemetryHub
@@ -103,8 +104,9 @@ def _claim(folder: RunFolder, start: Start, config: Config) -> None:
 
 
 def _loggers(config: Config, folder: RunFolder) -> list[Logger]:
+    """Files are written where the loop can tell that they were; what draws may take its time elsewhere."""
     console = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
-    return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), console]
+    return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), InBackground(console)]
 
 
 def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Member], start: Start) -> None:

@@ -85,10 +85,15 @@ class TelemetryConfig:
 
     level: Level = Level.normal
     """Events kept: none, those of the lifecycle, or one per action as well."""
+    escalation_iterations: int = 3
+    """Iterations after an anomaly in which a ``normal`` run is kept at ``debug``; 0 = none."""
     console: Console = Console.auto
     """Progress in the terminal."""
     plots: bool = True
     """Draw PNGs at the end of a run."""
+
+    def __post_init__(self) -> None:
+        at_least("telemetry.escalation_iterations", self.escalation_iterations, 0)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -205,6 +205,17 @@ class Anomaly(Event):
     value: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelChanged(Event):
+    """From the next iteration on, telemetry is kept at another level, because of an anomaly or the lack of one."""
+
+    kind: ClassVar[str] = "level_changed"
+
+    iteration: int
+    now: str
+    reason: str
+
+
 _KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__()}
 
 
