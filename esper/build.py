@@ -189,8 +189,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
     task = load_task(config.task.name, device)
     host = build_task_host(config, task)
     slot_ids = select_slots(host.slot_ids, config.slots.num_slots, config.slots.ids)
-    channels = {place.slot_id: place.channels for place in host.places}
-    fits = compatible(host.family, [channels[slot_id] for slot_id in slot_ids])
+    fits = compatible(host.place(slot_id).site for slot_id in slot_ids)
     if config.slots.blueprints is not None:
         fits &= torch.tensor([name in config.slots.blueprints for name in blueprint_ids()])
     if choice is None:

@@ -70,6 +70,7 @@ class InstancePool:
         count: int,
         split: str,
         *,
+        host_family: str,
         num_blocks: int,
         num_classes: int,
         num_few_classes: int = 3,
@@ -85,7 +86,7 @@ class InstancePool:
                 mixed along the pool.
             count: number of instances.
             split: ``train`` or ``held_out``. No two instances of both together share a seed.
-            num_blocks: of the host.
+            host_family, num_blocks: of the host.
             num_classes: of the task.
             num_few_classes: classes that an instance of ``few_classes`` keeps, drawn per instance.
             data_fraction: share of the training samples that one of ``few_samples`` keeps.
@@ -95,7 +96,7 @@ class InstancePool:
         Raises:
             ValueError: unknown family or split, a weight below 0, no weight at all, or a count or share out of range.
         """
-        _check_families(families, num_blocks)
+        _check_families(families, host_family, num_blocks)
         if split not in SPLITS:
             raise ValueError(f"unknown instance split {split!r}; known: {', '.join(SPLITS)}")
         if count < 1:
@@ -146,9 +147,9 @@ class InstancePool:
         return iter(self.instances)
 
 
-def _check_families(families: Mapping[str, float], num_blocks: int) -> None:
+def _check_families(families: Mapping[str, float], host_family: str, num_blocks: int) -> None:
     for family, weight in families.items():
-        check_fault(family, num_blocks)
+        check_fault(family, host_family, num_blocks)
         if not (weight >= 0 and math.isfinite(weight)):
             raise ValueError(f"weight of instance family {family!r} must be 0 or more, not {weight}")
     if not sum(families.values()) > 0:

@@ -134,7 +134,7 @@ def _sums(
 
     with torch.no_grad():
         for batch in _batches(samples, population.num_envs):
-            entry = mapping.share(samples.images[batch].to(dtype), population.num_envs)
+            entry = mapping.share(population.cast(samples.images[batch]), population.num_envs)
             result = run(network, main, values, entry=entry, keep=other is not None)
             add(main_sums, result.logits, samples.labels[batch], weights[:, batch])
             if other is not None:

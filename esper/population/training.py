@@ -164,11 +164,11 @@ def step_gradients(
         x: ``[E, B, ...]`` inputs.
         y: ``int64 [E, B]`` targets.
         stacks: owners to take gradients for.
-        probe: also return features at the slots and their gradients, ``[E, B, C, H, W]``.
+        probe: also return features at the slots and their gradients, ``[E, B, ...]``.
         factors: fp16's scales of the hosts' losses ``[E]`` and of incubation's ``[R]``, which ``gradients`` carry.
     """
     mapping, network = population.mapping, population.network
-    entry, keep = mapping.pack(x.to(population.dtype)), probe or plan.incubation is not None
+    entry, keep = mapping.pack(population.cast(x)), probe or plan.incubation is not None
     main = run(network, plan.main, population.hosts.values, entry=entry, keep=keep)
     losses = row_losses(mapping.unpack(main.logits), y)
     total = (losses if factors is None else losses * factors[0]).sum()
@@ -189,7 +189,8 @@ def step_gradients(
     for arrived in seen:
         count = len(mapping.tensors(arrived))
         gradient = mapping.unpack(mapping.from_tensors(feature_gradients[:count])).to(population.dtype)
-        arrived_gradients.append(gradient if factors is None else gradient / factors[0].view(-1, 1, 1, 1, 1))
+        scale = None if factors is None else factors[0].view(-1, *([1] * (gradient.dim() - 1)))
+        arrived_gradients.append(gradient if scale is None else gradient / scale)
         feature_gradients = feature_gradients[count:]
     arrived_values = [mapping.unpack(mapping.detach(arrived)).to(population.dtype) for arrived in seen]
     return StepResult(losses.detach(), auxiliary.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+IGNORED = -100
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:

@@ -148,8 +148,8 @@ def test_init_stays_within_one_over_root_fan_in() -> None:
 
 
 def test_init_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(ValueError, match=r"initialise LayerNorm \(at '1'\)"):
-        reset_parameters(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), generator("x"))
+    with pytest.raises(ValueError, match=r"initialise PReLU \(at '1'\)"):
+        reset_parameters(nn.Sequential(nn.Linear(2, 2), nn.PReLU()), generator("x"))
 
 
 @pytest.mark.parametrize(
