@@ -10,12 +10,12 @@ from esper.config.checks import at_least, at_most, distinct
 from esper.config.growth import (
     CounterfactualConfig,
     EnvConfig,
-    HostConfig,
     InstancesConfig,
     ObservationConfig,
     SlotsConfig,
     TaskConfig,
 )
+from esper.config.hosts import HostConfig
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
 from esper.devices import parse_devices, shown
 from esper.hosts import check_fault, parse_faults
@@ -204,15 +204,15 @@ class Config:
         at_most(
             "evaluation.num_hosts", self.evaluation.num_hosts, "instances.num_held_out", self.instances.num_held_out
         )
-        narrowest = min(self.host.widths)
+        what, narrowest = self.host.narrowest
         for key, families in self.instances.mixes().items():
             for family in (family for family, weight in families.items() if weight):
                 try:
-                    check_fault(family, len(self.host.widths))
+                    check_fault(family, self.host.name, self.host.num_blocks)
                 except ValueError as error:
                     raise ValueError(f"{key}.{family}: {error} (weight 0 leaves a family out)") from None
                 faults = parse_faults(family)
                 if faults.starved:
-                    at_most("instances.alive_channels", self.instances.alive_channels, "min(host.widths)", narrowest)
+                    at_most("instances.alive_channels", self.instances.alive_channels, what, narrowest)
                 if faults.width is not None:
-                    at_most(f"channels of {key}.{family}", faults.width, "min(host.widths)", narrowest)
+                    at_most(f"channels of {key}.{family}", faults.width, what, narrowest)

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from esper.config.errors import unknown_key
 from esper.config.evaluate import EvaluateConfig
+from esper.config.hosts import HOST_SCHEMAS
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
 
@@ -43,6 +44,8 @@ def register() -> None:
     """Make the schemas and the run name known to Hydra."""
     ConfigStore.instance().store(name="schema", node=Config)
     ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
+    for family, host in HOST_SCHEMAS.items():
+        ConfigStore.instance().store(group="host", name=family, node=host)
     OmegaConf.register_new_resolver("esper.run_name", _run_name, replace=True)
 
 
