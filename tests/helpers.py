@@ -63,7 +63,7 @@ def small_laboratory(*overrides: str, samples: int = SAMPLES) -> Laboratory:
     task = laboratory.task
 
     def few(split: Split) -> Split:
-        return Split(split.images[:samples], split.labels[:samples])
+        return Split(split.inputs[:samples], split.targets[:samples])
 
     task = replace(task, train=few(task.train), val=few(task.val), test=few(task.test))
     nursery = Nursery(task, laboratory.host, laboratory.nursery.training)
@@ -223,8 +223,8 @@ def plain_network(env: GrowthEnv, environment: int, kept_only: bool) -> tuple[Se
 def plain_points(network: SegmentedHost, split: Split, weights: Tensor) -> float:
     """100 x weighted mean probability of the right class, by torch alone."""
     with torch.no_grad():
-        probabilities = network(split.images.double()).softmax(dim=1)
-    right = probabilities[torch.arange(len(split)), split.labels]
+        probabilities = network(split.inputs.double()).softmax(dim=1)
+    right = probabilities[torch.arange(len(split)), split.targets]
     return 100 * float((right * weights.double()).sum() / weights.double().sum())
 
 

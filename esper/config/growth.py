@@ -52,18 +52,9 @@ class TaskConfig:
 class InstancesConfig:
     """Which hosts an environment may draw: without variety a fixed schedule is optimal and nothing can be learned."""
 
-    families: dict[str, float] = field(
-        default_factory=lambda: {
-            "intact": 1.0,
-            "starved_0": 1.0,
-            "starved_1": 1.0,
-            "starved_2": 1.0,
-            "centre_tap_all": 1.0,
-            "centre_tap_12": 1.0,
-            "few_classes": 1.0,
-        }
-    )
-    """Relative frequency of each host family; 0 leaves it out. A + joins faults: {starved_0+starved_2: 1}."""
+    families: dict[str, float] = field(default_factory=dict)
+    """Relative frequency of each host family; 0 leaves it out. A + joins faults: {starved_0+starved_2: 1}. {} = some of
+    each kind that the host can have."""
     held_out_families: dict[str, float] = field(default_factory=dict)
     """The same for the held-out instances, for evaluation on families never trained on; {} = as in training."""
     num_train: int = 64
@@ -83,7 +74,7 @@ class InstancesConfig:
         for key, families in self.mixes().items():
             for family, weight in families.items():
                 at_least(f"{key}.{family}", weight, 0)
-            if not any(families.values()):
+            if families and not any(families.values()):
                 raise ValueError(f"{key} must give a weight above 0 to at least one of {list(families)}")
         at_least("instances.num_train", self.num_train, 1)
         at_least("instances.num_held_out", self.num_held_out, 1)

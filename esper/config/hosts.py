@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from esper.config.checks import at_least, distinct, positive, within
+from esper.config.checks import at_least, distinct, known, positive, within
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,6 +35,10 @@ class HostConfig:
         """What bounds the channels that a starved block keeps, and the number."""
         return "no blocks", 0
 
+    def families(self) -> dict[str, float]:
+        """Host families to draw from where none are named, each as often as the others."""
+        return {"intact": 1.0, "few_samples": 1.0, "lr_over_3": 1.0}
+
     def shape(self) -> dict[str, Any]:
         """What the builder of the family takes."""
         common = {item.name for item in fields(HostConfig)}
@@ -43,6 +47,7 @@ class HostConfig:
 
 def _check(host: HostConfig, name: str) -> None:
     """What all families refuse."""
+    known("host.name", host.name, HOST_SCHEMAS)
     if host.name != name:
         raise ValueError(f"host.name is {host.name!r}, but these are the keys of {name}: choose with host={host.name}")
     positive("host.lr", host.lr)
@@ -83,6 +88,11 @@ class CNNConfig(HostConfig):
     def narrowest(self) -> tuple[str, int]:
         """The narrowest block."""
         return "min(host.widths)", min(self.widths)
+
+    def families(self) -> dict[str, float]:
+        """Blocks that are starved, one at a time, blocks that mix no pixels, and fewer classes."""
+        starved = [f"starved_{block}" for block in range(self.num_blocks)]
+        return dict.fromkeys(["intact", *starved, "centre_tap_all", "few_classes"], 1.0)
 
     def __post_init__(self) -> None:
         _check(self, "cnn")
@@ -132,6 +142,11 @@ class TransformerConfig(HostConfig):
     def narrowest(self) -> tuple[str, int]:
         """Every MLP."""
         return "host.mlp_width", self.mlp_width
+
+    def families(self) -> dict[str, float]:
+        """Layers whose MLP is starved, one at a time, layers that mix no tokens, and less text."""
+        starved = [f"starved_{layer}" for layer in range(self.num_layers)]
+        return dict.fromkeys(["intact", *starved, "unmixed_all", "few_samples"], 1.0)
 
     def __post_init__(self) -> None:
         _check(self, "transformer")

@@ -54,8 +54,8 @@ class ScheduleStep:
     """Host epoch at which it germinates."""
     slot: int = 0
     """Which slot, as its number in canonical order."""
-    blueprint: str = "conv_light"
-    """Which blueprint."""
+    blueprint: str | None = None
+    """Which blueprint; null = the first that fits the slot."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -186,6 +186,8 @@ class Config:
             self.slots.max_developing = self.slots.num_slots
         if self.slots.max_seeds is None:
             self.slots.max_seeds = self.slots.num_slots
+        if not self.instances.families:
+            self.instances.families = self.host.families()
         if self.trainer.num_steps is None:
             self.trainer.num_steps = self.env.num_epochs
 

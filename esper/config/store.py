@@ -76,7 +76,7 @@ def _check_keys(node: DictConfig, schema: type, prefix: str = "") -> None:
     for key in map(str, node):
         full = f"{prefix}{key}"
         if key not in known:
-            raise ValueError(unknown_key(full, schema))
+            raise ValueError(unknown_key(full, schema, own))
         if OmegaConf.is_interpolation(node, key):  # resolves to something that is checked where it stands
             continue
         if OmegaConf.is_missing(node, key):
@@ -111,7 +111,11 @@ def to_yaml(config: Config | EvaluateConfig) -> str:
 
 def from_yaml(text: str, schema: type[Schema]) -> Schema:
     """The configuration that :func:`to_yaml` wrote."""
-    return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text))), schema)
+    root, said = OmegaConf.structured(schema), cast(DictConfig, OmegaConf.create(text))
+    family = OmegaConf.select(said, "host.name")
+    if family in HOST_SCHEMAS:
+        root.host = OmegaConf.structured(HOST_SCHEMAS[family])
+    return load(cast(DictConfig, OmegaConf.merge(root, said)), schema)
 
 
 def from_plain(plain: dict[str, Any]) -> Config:

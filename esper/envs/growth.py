@@ -63,8 +63,8 @@ from esper.population import (
 )
 from esper.population.counterfactuals import num_pair_configurations
 from esper.population.shapley import plan_shapley, shapley_values
-from esper.population.training import targets
 from esper.rng import generator
+from esper.tasks.batches import take_targets, told_apart
 
 
 class GrowthEnv:
@@ -125,7 +125,7 @@ class GrowthEnv:
         self._probes: Tensor | None = None
         self._shapley = torch.full((num_envs, num_slots), torch.nan, dtype=torch.float64)
         self._val: Samples | None = None
-        self._labels = nursery.task.train.labels
+        self._targets = nursery.task.train.targets
         self._lr: float | Tensor = nursery.training.lr
         self.host_seconds = 0.0
         self.skipped_steps = self.non_finite = 0
@@ -157,7 +157,7 @@ class GrowthEnv:
         self._trained = self._trained.masked_fill(fresh, 0.0)
         self._over = self._over & ~fresh
         self._val = self.nursery.val(self.instances)
-        self._labels, self._lr = self.nursery.train_labels(self.instances), self.nursery.lr(self.instances)
+        self._targets, self._lr = self.nursery.train_targets(self.instances), self.nursery.lr(self.instances)
         if self.settings.slot_probes and len(chosen):
             self._probe_fresh(fresh)
         return self.observation()
@@ -292,8 +292,8 @@ class GrowthEnv:
         )
         return train_epoch(
             self.population,
-            task.train.images,
-            self._labels,
+            task.train.inputs,
+            self._targets,
             self.nursery.order(self.instances, self.history.epoch.tolist()),
             growth,
             incubation=self.settings.incubation,
@@ -301,6 +301,7 @@ class GrowthEnv:
             lr=self._lr,
             max_grad_norm=training.max_grad_norm,
             probes=self.settings.slot_probes,
+            take=self.nursery.take,
         )
 
     def _measure(self, stats: EpochStats, ended: Tensor) -> Valuation:
@@ -426,7 +427,7 @@ class GrowthEnv:
         """Slot probes of new hosts, on the first batch that they will see."""
         task, batch = self.nursery.task, self.nursery.training.batch_size
         first = self.nursery.order(self.instances, self.history.epoch.tolist())[:, :batch].to(self.population.device)
-        probes = probe_hosts(
-            self.population, task.train.images[first], targets(self._labels, first), self.settings.slot_probes
-        )
+        inputs = task.train.inputs
+        y = take_targets(self._targets, first, own=told_apart(inputs, self._targets))
+        probes = probe_hosts(self.population, self.nursery.take(inputs, first), y, self.settings.slot_probes)
         self._probes = probes if self._probes is None else torch.where(fresh[:, None, None], probes, self._probes)

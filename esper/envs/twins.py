@@ -19,6 +19,7 @@ from esper.population.layout import flatten_parameters
 from esper.ranks import Ranks
 from esper.rng import generator
 from esper.tasks import TaskData, epoch_indices
+from esper.tasks.batches import take_inputs
 from esper.tasks.data import Split
 
 
@@ -66,11 +67,15 @@ class Nursery:
         ]
         return torch.stack(rows)
 
-    def train_labels(self, instances: Sequence[Instance]) -> Tensor:
-        """What :func:`esper.population.train_epoch` takes: one ``int64 [N]`` for all, ``[E, N]`` if any is noisy."""
-        labels = [self.data(instance).train_labels for instance in instances]
-        own = self.task.train.labels
-        return own if all(each is own for each in labels) else torch.stack(labels)
+    def take(self, inputs: Tensor, index: Tensor) -> Tensor:
+        """What hosts read in a minibatch: inputs ``[N, ...]`` gathered by ``int64 [E, B]`` and prepared."""
+        return self.task.prepare(take_inputs(inputs, index))
+
+    def train_targets(self, instances: Sequence[Instance]) -> Tensor:
+        """What :func:`esper.population.train_epoch` takes: one ``[N, ...]`` for all, ``[E, N]`` if any is noisy."""
+        targets = [self.data(instance).train_targets for instance in instances]
+        own = self.task.train.targets
+        return own if all(each is own for each in targets) else torch.stack(targets)
 
     def lr(self, instances: Sequence[Instance]) -> float | Tensor:
         """Learning rate of hosts and modules: one for all, ``float64 [E]`` if any differs."""
@@ -81,11 +86,11 @@ class Nursery:
 
     def val(self, instances: Sequence[Instance]) -> Samples:
         """Validation samples of some instances."""
-        return _samples(self.task.val, [self.data(instance).val_weight for instance in instances])
+        return self._samples(self.task.val, [self.data(instance).val_weight for instance in instances])
 
     def test(self, instances: Sequence[Instance]) -> Samples:
         """Test samples of some instances: for final scores only."""
-        return _samples(self.task.test, [self.data(instance).test_weight for instance in instances])
+        return self._samples(self.task.test, [self.data(instance).test_weight for instance in instances])
 
     def data(self, instance: Instance) -> InstanceData:
         """The instance's share of the task."""
@@ -95,16 +100,17 @@ class Nursery:
             self._data[key] = instance_data(self.task, instance)
         return self._data[key]
 
+    def _samples(self, split: Split, weights: Sequence[Tensor]) -> Samples:
+        return Samples(
+            inputs=split.inputs, targets=split.targets, weights=torch.stack(list(weights)), prepare=self.task.prepare
+        )
+
     def _birth(self, instance: Instance) -> tuple[Tensor, Tensor]:
         """Host parameters ``[P]`` and which of them exist ``bool [P]``."""
         self._host.reset(generator("host", instance.host_seed))
         mask = fault_mask(self._host, instance.family, self.training.alive_channels)
         live = torch.cat([mask[name].flatten() for name, _ in self._host.named_host_parameters()])
         return flatten_parameters(self._host.segments), live
-
-
-def _samples(split: Split, weights: Sequence[Tensor]) -> Samples:
-    return Samples(images=split.images, labels=split.labels, weights=torch.stack(list(weights)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,19 +182,20 @@ class TwinCache:
         nursery.place(population, range(population.num_envs), rows)
         empty = torch.zeros_like(population.blueprint, dtype=torch.bool)
         growth = GrowthStage(alpha=empty.double(), developing=empty, isolated=empty)
-        labels, lr = nursery.train_labels(rows), nursery.lr(rows)
+        targets, lr = nursery.train_targets(rows), nursery.lr(rows)
         curves = []
         for epoch in range(training.num_epochs):
             train_epoch(
                 population,
-                nursery.task.train.images,
-                labels,
+                nursery.task.train.inputs,
+                targets,
                 nursery.order(rows, [epoch] * len(rows)),
                 growth,
                 incubation="auxiliary",
                 num_steps=training.steps_per_epoch,
                 lr=lr,
                 max_grad_norm=training.max_grad_norm,
+                take=nursery.take,
             )
             scores, _ = evaluate(population, nursery.val(rows), growth.alpha)
             curves.append(torch.stack([scores.points, scores.loss, scores.accuracy]))

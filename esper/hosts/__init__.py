@@ -6,12 +6,20 @@ from collections.abc import Callable
 
 from esper.hosts.base import Place, SegmentedHost
 from esper.hosts.cnn import CNNHost, build_cnn
+from esper.hosts.custom import CustomHost, build_custom
 from esper.hosts.faults import check_fault, parse_faults
 from esper.hosts.init import reset_parameters
 from esper.hosts.masks import fault_mask
 from esper.hosts.transformer import TransformerHost, build_transformer
 
-HOSTS: dict[str, Callable[..., SegmentedHost]] = {"cnn": build_cnn, "transformer": build_transformer}
+HOSTS: dict[str, Callable[..., SegmentedHost]] = {
+    "cnn": build_cnn,
+    "transformer": build_transformer,
+    "custom": build_custom,
+}
+
+READS: dict[str, tuple[str, ...]] = {"cnn": ("images",), "transformer": ("tokens",), "custom": ("images", "tokens")}
+"""Kinds of task that each can be trained on."""
 
 
 def build_host(name: str, **arguments: object) -> SegmentedHost:
@@ -31,7 +39,9 @@ def build_host(name: str, **arguments: object) -> SegmentedHost:
 
 __all__ = [
     "HOSTS",
+    "READS",
     "CNNHost",
+    "CustomHost",
     "Place",
     "SegmentedHost",
     "TransformerHost",

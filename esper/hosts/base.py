@@ -47,6 +47,7 @@ class SegmentedHost(nn.Module):
     Args:
         segments: one more than places; ordinary modules, traceable by ``torch.fx``.
         places: in canonical order, place i between segments i and i + 1.
+        num_classes: logits of a sample, or of a token.
 
     Raises:
         ValueError: counts do not fit, or the places are not in canonical order.
@@ -56,8 +57,9 @@ class SegmentedHost(nn.Module):
     num_blocks = 0
     """Blocks or layers that a fault may name."""
 
-    def __init__(self, segments: Sequence[nn.Module], places: Sequence[Place]) -> None:
+    def __init__(self, segments: Sequence[nn.Module], places: Sequence[Place], num_classes: int) -> None:
         super().__init__()
+        self.num_classes = num_classes
         slot_ids = tuple(place.slot_id for place in places)
         if len(segments) != len(places) + 1:
             raise ValueError(f"{len(places)} places need {len(places) + 1} segments, not {len(segments)}")

@@ -94,7 +94,7 @@ class CNNHost(SegmentedHost):
         layers["head"] = nn.Linear(channels, num_classes)
         segments.append(nn.Sequential(layers))
 
-        super().__init__(segments, places)
+        super().__init__(segments, places, num_classes)
         self.blocks = tuple(names)
         self.num_blocks = len(names)
         self.head = f"segments.{len(places)}.head.weight"

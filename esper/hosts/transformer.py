@@ -162,7 +162,7 @@ class TransformerHost(SegmentedHost):
         parts["head"] = TiedHead(embedding.token)
         segments.append(nn.Sequential(parts))
 
-        super().__init__(segments, places)
+        super().__init__(segments, places, vocabulary_size)
         self.layers = tuple(names)
         self.num_blocks = num_layers
 

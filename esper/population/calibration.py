@@ -125,11 +125,11 @@ def describe(workload: Workload) -> dict[str, object]:
             [_structure(build_blueprint(place.family, name, place.channels)) for name in names]
             for place, names in _offered(workload)
         ],
-        "input": list(workload.images.shape[1:]),
+        "input": list(workload.inputs.shape[1:]),
         "batch_size": workload.batch_size,
         "num_envs": workload.num_envs,
         "steps_per_epoch": workload.steps_per_epoch,
-        "num_val": len(workload.val_labels),
+        "num_val": len(workload.val_targets),
         "incubation": workload.incubation,
         "autocast": str(workload.autocast_dtype),
     }

@@ -25,6 +25,7 @@ from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.population import Population
 from esper.population.training import GrowthStage, train_epoch
 from esper.rng import generator
+from esper.tasks.batches import Prepare, as_stored, take_inputs
 
 BUDGET_SECONDS = 2.5
 """No new round begins after this; hosts of a CNN on digits then have 3 to 7 rounds behind them."""
@@ -57,8 +58,9 @@ class Workload:
         slot_ids: places used as slots, in canonical order.
         compatible: ``bool [S, B]``, blueprints that may germinate.
         num_envs: hosts trained together.
-        images, labels: training samples ``[N, ...]`` and ``int64 [N]``, on the device.
-        val_images, val_labels: validation samples, likewise.
+        inputs, targets: training samples ``[N, ...]``, on the device, as they are stored.
+        val_inputs, val_targets: validation samples, likewise.
+        prepare: makes of inputs what hosts read.
         batch_size: samples of one step of one host.
         steps_per_epoch: steps between two validations.
         incubation: learning signal of developing modules.
@@ -69,19 +71,20 @@ class Workload:
     slot_ids: tuple[str, ...]
     compatible: Tensor
     num_envs: int
-    images: Tensor
-    labels: Tensor
-    val_images: Tensor
-    val_labels: Tensor
+    inputs: Tensor
+    targets: Tensor
+    val_inputs: Tensor
+    val_targets: Tensor
     batch_size: int
     steps_per_epoch: int
     incubation: str
     autocast_dtype: torch.dtype | None = None
+    prepare: Prepare = as_stored
 
     @property
     def device(self) -> torch.device:
         """Where hosts are trained."""
-        return self.images.device
+        return self.inputs.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,14 +212,15 @@ class _Contestant:
         began = perf_counter()
         _train(workload, population, growth)
         trained = perf_counter()
-        labels = workload.val_labels[:MAX_VAL_SAMPLES]
+        targets = workload.val_targets[:MAX_VAL_SAMPLES]
         nobody = torch.zeros(population.num_envs, dtype=torch.bool)
         valuate(
             population,
             Samples(
-                images=workload.val_images[:MAX_VAL_SAMPLES],
-                labels=labels,
-                weights=torch.ones(population.num_envs, len(labels)),
+                inputs=workload.val_inputs[:MAX_VAL_SAMPLES],
+                targets=targets,
+                weights=torch.ones(population.num_envs, len(targets)),
+                prepare=workload.prepare,
             ),
             alpha=growth.alpha,
             developing=growth.developing,
@@ -225,22 +229,23 @@ class _Contestant:
             pairs_due=nobody,
         )
         validated = perf_counter() - trained
-        return workload.steps_per_epoch * (trained - began) + validated * len(workload.val_labels) / len(labels)
+        return workload.steps_per_epoch * (trained - began) + validated * len(workload.val_targets) / len(targets)
 
 
 def _train(workload: Workload, population: Population, growth: GrowthStage) -> None:
     """One training step. Its statistics end on the CPU, so that the device has finished when it returns."""
     size = population.num_envs, workload.batch_size
-    order = torch.randint(len(workload.labels), size, generator=generator("calibration", "order"))
+    order = torch.randint(len(workload.targets), size, generator=generator("calibration", "order"))
     train_epoch(
         population,
-        workload.images,
-        workload.labels,
+        workload.inputs,
+        workload.targets,
         order,
         growth,
         incubation=workload.incubation,
         num_steps=1,
         lr=LEARNING_RATE,
+        take=lambda inputs, index: workload.prepare(take_inputs(inputs, index)),
     )
 
 

@@ -48,7 +48,7 @@ class MultiplyAdds:
 
 @torch.no_grad()
 def count_multiply_adds(
-    host: SegmentedHost, slot_ids: Sequence[str], compatible: Tensor, input_shape: Sequence[int]
+    host: SegmentedHost, slot_ids: Sequence[str], compatible: Tensor, sample: Tensor
 ) -> MultiplyAdds:
     """Run one sample through everything once, and count.
 
@@ -56,10 +56,9 @@ def count_multiply_adds(
         host: prototype, on the CPU.
         slot_ids: in canonical order.
         compatible: ``bool [S, B]``, blueprints that fit each slot.
-        input_shape: of one sample, without a batch axis.
+        sample: what a host reads, ``[1, ...]``.
     """
-    x = torch.zeros(1, *input_shape)
-    arriving = [host.forward_to(slot_id, x) for slot_id in slot_ids]
+    arriving = [host.forward_to(slot_id, sample) for slot_id in slot_ids]
     suffix = [
         _counted(lambda slot_id=slot_id, h=h: host.forward_from(slot_id, h))  # type: ignore[misc]
         for slot_id, h in zip(slot_ids, arriving, strict=True)
@@ -73,7 +72,7 @@ def count_multiply_adds(
             body = build_blueprint(place.family, blueprint_ids()[blueprint], place.channels)
             known[key] = _counted(lambda body=body, feature=feature: body(feature))  # type: ignore[misc]
         module[slot, blueprint] = known[key]
-    return MultiplyAdds(host=_counted(lambda: host(x)), suffix=torch.tensor(suffix), module=module)
+    return MultiplyAdds(host=_counted(lambda: host(sample)), suffix=torch.tensor(suffix), module=module)
 
 
 def _counted(run: Callable[[], Tensor]) -> int:

@@ -86,6 +86,10 @@ class Population:
             autocast_dtype=self.autocast_dtype,
         )
 
+    def cast(self, x: Tensor) -> Tensor:
+        """Inputs in the precision of the parameters; tokens stay whole numbers."""
+        return x.to(self.dtype) if x.is_floating_point() else x
+
     def stacks(self) -> list[Stack]:
         """All owners of parameters: the hosts first, then seed modules, then gates."""
         return list(self.owners().values())
@@ -113,10 +117,6 @@ class Population:
         }
         part.blueprint, part.algorithm = self.blueprint[row], self.algorithm[row]
         return part
-
-    def cast(self, x: Tensor) -> Tensor:
-        """Inputs in the precision of the parameters; tokens stay whole numbers."""
-        return x.to(self.dtype) if x.is_floating_point() else x
 
     def directory(self) -> Directory:
         """Where each environment's modules are in the stacks."""

@@ -434,9 +434,9 @@ def test_probes_at_the_reset_see_the_labels_that_the_host_will_be_told() -> None
     features = env.reset().features[:, -3 * NUM_PROBES :].reshape(3, 3, NUM_PROBES)
     train, batch = env.nursery.task.train, env.nursery.training.batch_size
     index = env.nursery.order(env.instances, [0] * 3)[:, :batch]
-    told = torch.stack([env.nursery.data(instance).train_labels for instance in env.instances]).gather(1, index)
-    assert torch.equal(features, probe_hosts(env.population, train.images[index], told))
-    assert not torch.equal(features, probe_hosts(env.population, train.images[index], train.labels[index]))
+    told = torch.stack([env.nursery.data(instance).train_targets for instance in env.instances]).gather(1, index)
+    assert torch.equal(features, probe_hosts(env.population, train.inputs[index], told))
+    assert not torch.equal(features, probe_hosts(env.population, train.inputs[index], train.targets[index]))
 
 
 def test_without_probes_the_layout_is_the_plain_one() -> None:

@@ -197,7 +197,7 @@ def test_a_host_is_not_wider_than_its_shape() -> None:
 
 
 def test_a_host_without_blocks_is_intact_or_refused() -> None:
-    host = SegmentedHost([nn.Linear(2, 2), nn.Linear(2, 2)], [Place("r0c0", 2)])
+    host = SegmentedHost([nn.Linear(2, 2), nn.Linear(2, 2)], [Place("r0c0", 2)], 2)
     host.family = "custom"
     assert num_live(fault_mask(host, "label_noise+lr_times_2")) == 12
     with pytest.raises(ValueError, match="custom hosts have no 'starved'; they have few_classes"):

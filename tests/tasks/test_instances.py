@@ -113,11 +113,11 @@ def test_restriction_keeps_only_the_instance_s_classes() -> None:
     task = load_task("digits")
     instance = Instance(index=0, split="train", family="few_classes", host_seed=0, order_seed=0, classes=(2, 7))
     data = instance_data(task, instance)
-    assert set(task.train.labels[data.train_pool].tolist()) == {2, 7}
-    assert len(data.train_pool) == int(((task.train.labels == 2) | (task.train.labels == 7)).sum())
+    assert set(task.train.targets[data.train_pool].tolist()) == {2, 7}
+    assert len(data.train_pool) == int(((task.train.targets == 2) | (task.train.targets == 7)).sum())
     for weight, split in ((data.val_weight, task.val), (data.test_weight, task.test)):
         values = torch.rand(len(split))
-        mine = (split.labels == 2) | (split.labels == 7)
+        mine = (split.targets == 2) | (split.targets == 7)
         torch.testing.assert_close((weight * values).sum(), values[mine].mean())
 
 
@@ -156,7 +156,7 @@ def test_few_samples_keeps_its_own_share_of_the_training_samples_and_nothing_els
     assert torch.equal(data[0].train_pool, data[2].train_pool), "the same whenever it is asked for"
     assert not torch.equal(data[0].train_pool, data[1].train_pool)
     for each in data:
-        assert each.train_labels is task.train.labels
+        assert each.train_targets is task.train.targets
         assert each.val_weight.unique().tolist() == pytest.approx([1 / 400])
         assert each.test_weight.unique().tolist() == pytest.approx([1 / 397])
     assert len(instance_data(task, one_of("few_samples", data_fraction=1e-9)).train_pool) == 1
@@ -164,16 +164,16 @@ def test_few_samples_keeps_its_own_share_of_the_training_samples_and_nothing_els
 
 def test_label_noise_tells_a_fixed_share_of_wrong_training_labels() -> None:
     task = load_task("digits")
-    before = [split.labels.clone() for split in (task.train, task.val, task.test)]
+    before = [split.targets.clone() for split in (task.train, task.val, task.test)]
     data = [instance_data(task, one_of("label_noise", index, label_noise_rate=0.3)) for index in (0, 1, 0)]
-    wrong = [each.train_labels != task.train.labels for each in data]
+    wrong = [each.train_targets != task.train.targets for each in data]
     assert [int(mask.sum()) for mask in wrong] == [300] * 3
-    assert torch.equal(data[0].train_labels, data[2].train_labels), "the same whenever it is asked for"
+    assert torch.equal(data[0].train_targets, data[2].train_targets), "the same whenever it is asked for"
     assert int((wrong[0] & wrong[1]).sum()) < 150, "another instance, other samples"
-    shift = (data[0].train_labels - task.train.labels)[wrong[0]] % 10
+    shift = (data[0].train_targets - task.train.targets)[wrong[0]] % 10
     assert set(shift.tolist()) == set(range(1, 10)), "any other class"
     assert all(
-        torch.equal(split.labels, old) for split, old in zip((task.train, task.val, task.test), before, strict=True)
+        torch.equal(split.targets, old) for split, old in zip((task.train, task.val, task.test), before, strict=True)
     )
     for each in data:
         assert each.train_pool.tolist() == list(range(1000))
@@ -187,9 +187,9 @@ def test_joined_data_faults_apply_to_one_another() -> None:
     instance = one_of("few_classes+few_samples+label_noise", data_fraction=0.5, label_noise_rate=0.2)
     assert instance.classes is not None
     data = instance_data(task, instance)
-    ours = int(torch.isin(task.train.labels, torch.tensor(instance.classes)).sum())
+    ours = int(torch.isin(task.train.targets, torch.tensor(instance.classes)).sum())
     assert len(data.train_pool) == round(0.5 * ours)
-    labels, told = task.train.labels[data.train_pool], data.train_labels[data.train_pool]
+    labels, told = task.train.targets[data.train_pool], data.train_targets[data.train_pool]
     assert int((labels != told).sum()) == round(0.2 * len(data.train_pool))
     assert set(told.tolist()) == set(labels.tolist()) == set(instance.classes)
 

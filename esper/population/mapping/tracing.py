@@ -152,7 +152,9 @@ def _step(
     arguments = [_fetch(argument, names) for argument in node.args]
     if node.op == "call_module":
         return _layer(target, layers[target], arguments[0], forms)
-    if node.op == "call_function" and node.target in ELEMENTWISE_FUNCTIONS and not node.kwargs:
+    # Traced functions name even what was left at its default.
+    options = {key: value for key, value in node.kwargs.items() if (key, value) != ("inplace", False)}
+    if node.op == "call_function" and node.target in ELEMENTWISE_FUNCTIONS and not options:
         return elementwise(node.target, arguments, forms.operand)
     if node.op == "call_method" and target in ELEMENTWISE_METHODS:
         return elementwise(getattr(torch, target), arguments, forms.operand)
@@ -163,9 +165,10 @@ def _step(
         and node.kwargs == {"keepdim": True}
     ):
         return elementwise(forms.spatial_mean, arguments[:1], forms.operand)
+    what = getattr(node.target, "__name__", target)
     known = ", ".join(layer.__name__ for layer in (*forms.layers, *ELEMENTWISE_LAYERS))
     raise ValueError(
-        f"the {forms.mapping} mapping has no form of {target!r}; use env.mapping=vmap or env.mapping=loop, "
+        f"the {forms.mapping} mapping has no form of {what!r}; use env.mapping=vmap or env.mapping=loop, "
         f"or build the module from {known}"
     )
 
