@@ -54,6 +54,7 @@ from esper.population import (
     MultiplyAdds,
     Population,
     Samples,
+    Scores,
     Valuation,
     evaluate,
     probe_hosts,
@@ -391,7 +392,9 @@ class GrowthEnv:
             return ()
         fossilized = self.state.stage == Stage.FOSSILIZED
         added = (self.state.num_parameters * fossilized).sum(dim=1)
-        test = self._test_accuracy(fossilized) if self.measure_test else None
+        test = self._test_scores(fossilized) if self.measure_test else None
+        bits = self.nursery.task.bits_per_byte
+        final = [(valuation.scores if crash else valuation.kept) for crash in crashed.tolist()]
         flops = self._trained / (self.costs.host_step * self.history.epoch)
         return tuple(
             EpisodeRecord(
@@ -399,8 +402,10 @@ class GrowthEnv:
                 instance=self.instances[env],
                 num_epochs=int(self.history.epoch[env]),
                 episode_return=float(self._returns[env]),
-                val_accuracy=float((valuation.scores if crashed[env] else valuation.kept).accuracy[env]),
-                test_accuracy=None if test is None else float(test[env]),
+                val_accuracy=float(final[env].accuracy[env]),
+                test_accuracy=None if test is None else float(test.accuracy[env]),
+                val_bits=bits(float(final[env].loss[env])),
+                test_bits=None if test is None else bits(float(test.loss[env])),
                 added_parameters=int(added[env]),
                 num_fossilized=int(fossilized[env].sum()),
                 kept=tuple(
@@ -419,9 +424,8 @@ class GrowthEnv:
             for env in over
         )
 
-    def _test_accuracy(self, kept: Tensor) -> Tensor:
-        scores, _ = evaluate(self.population, self.nursery.test(self.instances), self.state.alpha * kept)
-        return scores.accuracy
+    def _test_scores(self, kept: Tensor) -> Scores:
+        return evaluate(self.population, self.nursery.test(self.instances), self.state.alpha * kept)[0]
 
     def _probe_fresh(self, fresh: Tensor) -> None:
         """Slot probes of new hosts, on the first batch that they will see."""
