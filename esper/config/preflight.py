@@ -54,11 +54,11 @@ def _check_host(config: Config) -> None:
 
     task = load_task(config.task.name)
     at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
+    built = build_task_host(config, task)
     for key, families in config.instances.mixes().items():
         for family, weight in families.items():
             if weight and task.kind == "tokens" and parse_faults(family).few_classes:
                 raise ValueError(f"{key}.{family}: task {task.name} has text, which has no classes to leave out")
-    built = build_task_host(config, task)
     try:
         chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
     except ValueError as error:

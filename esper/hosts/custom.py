@@ -36,12 +36,18 @@ class CustomHost(SegmentedHost):
     Args:
         build: makes the module; run again for every new host, with torch's own random numbers seeded by it.
         segments, places, num_classes: as of every host.
+        names: of the segments' parameters in the module, in their order.
     """
 
     family = "custom"
 
     def __init__(
-        self, build: Build, segments: Sequence[nn.Module], places: Sequence[Place], num_classes: int, names: Sequence[str]
+        self,
+        build: Build,
+        segments: Sequence[nn.Module],
+        places: Sequence[Place],
+        num_classes: int,
+        names: Sequence[str],
     ) -> None:
         super().__init__(segments, places, num_classes)
         self._build = build
@@ -229,13 +235,15 @@ def _check_crossing(own: Sequence[fx.Node], entry: fx.Node, varying: set[fx.Node
         for argument in node.all_input_nodes:
             if argument in varying and argument not in there:
                 raise ValueError(
-                    f"host.slots: cannot cut after {_own(entry)!r}: {node.name!r} behind it reads {argument.name!r} from "
-                    "before it (a skip connection, or a size taken earlier); choose a place where one feature alone "
-                    "goes on, such as a whole residual block"
+                    f"host.slots: cannot cut after {_own(entry)!r}: {node.name!r} behind it reads "
+                    f"{argument.name!r} from before it (a skip connection, or a size taken earlier); choose a place "
+                    "where one feature alone goes on, such as a whole residual block"
                 )
 
 
-def _segment(module: nn.Module, own: Sequence[fx.Node], entry: fx.Node, end: fx.Node, varying: set[fx.Node]) -> nn.Module:
+def _segment(
+    module: nn.Module, own: Sequence[fx.Node], entry: fx.Node, end: fx.Node, varying: set[fx.Node]
+) -> nn.Module:
     """A stretch of the graph as a module that shares the user's submodules and parameters."""
     graph = fx.Graph()
     copies = {entry: graph.placeholder("x")}

@@ -127,7 +127,7 @@ def check_fault(fault: str, family: str, num_blocks: int) -> None:
     if strange:
         raise ValueError(
             f"host fault {fault!r}: {family} hosts have no {strange[0]!r}; "
-            f"they have {', '.join(FAULT_KINDS[family]) or 'no faults of their own'}, and those of data and learning rate"
+            f"they have {', '.join(FAULT_KINDS[family])}, and those of data and learning rate"
         )
     missing = [block for block in (*faults.starved, *faults.local) if block >= num_blocks]
     if missing:

@@ -39,8 +39,8 @@ def reset_parameters(module: nn.Module, generator: torch.Generator) -> None:
     """Initialise every parameter of a module in place, from ``generator`` alone.
 
     Convolutions and linear layers: uniform in +-1/sqrt(fan_in), weights and biases (torch's default, He et al. 2015
-    with a = sqrt 5). GroupNorm and LayerNorm: 1 and 0. Modules with an ``initialise`` method: what it says. dtype and device of the
-    parameters are kept.
+    with a = sqrt 5). GroupNorm and LayerNorm: 1 and 0. Modules with an ``initialise`` method: what it says. dtype and
+    device of the parameters are kept.
 
     Raises:
         ValueError: a submodule owns parameters of which none of the above says how to initialise them.

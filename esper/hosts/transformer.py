@@ -192,7 +192,7 @@ def _check_shape(place_rows: Sequence[int], **numbers: int) -> None:
     if numbers["width"] % numbers["num_heads"]:
         raise ValueError(f"width={numbers['width']} must be divisible by num_heads={numbers['num_heads']}")
     if not place_rows or not set(place_rows) <= {0, 1}:
-        raise ValueError(f"place_rows={list(place_rows)} must name rows among 0 (after attention) and 1 (after the MLP)")
+        raise ValueError(f"place_rows={list(place_rows)} must name rows among 0 (after attention) and 1 (after MLP)")
 
 
 def build_transformer(

@@ -27,8 +27,9 @@ FORWARD_AND_THROUGH = 2
 class MultiplyAdds:
     """Multiply-adds of one forward pass per sample, in convolutions and matrix products.
 
-    A sample is an image or a sequence of tokens; attention counts as if no token were hidden from another. Norms, activations and other elementwise work are not counted, so a module of nothing else costs 0. Masked weights
-    of a faulty host count: they are computed with.
+    A sample is an image or a sequence of tokens; attention counts as if no token were hidden from another. Norms,
+    activations and other elementwise work are not counted, so a module of nothing else costs 0. Masked weights of a
+    faulty host count: they are computed with.
 
     Attributes:
         host: of the whole host.

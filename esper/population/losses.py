@@ -1,7 +1,7 @@
 """Per-row losses and scores of classifiers and next-token predictors.
 
-Axis legend: R = rows, B = batch, K = classes; ``...`` may hold token positions. Targets of :data:`IGNORED` count nowhere:
-they fill up the last window of a text.
+Axis legend: R = rows, B = batch, K = classes; ``...`` may hold token positions. Targets of :data:`IGNORED` count
+nowhere: they fill up the last window of a text.
 """
 
 from __future__ import annotations

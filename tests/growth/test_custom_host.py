@@ -1,4 +1,4 @@
-"""Any module as a host: cut where it may grow, or refused with what is in the way. The manual's example is the first."""
+"""Any module is a host: cut where it may grow, or refused with what is in the way. The manual's example comes first."""
 
 from __future__ import annotations
 
@@ -241,15 +241,17 @@ def custom_feature(host: CustomHost) -> Tensor:
         ("few", ["0"], r"must return logits \[2, 10\], got \[2, 7\]"),
         ("pair", ["layer"], "must return logits alone, not a tuple"),
         ("text", ["layers.0"], r"does not run on images \[2, 1, 8, 8\]"),
-        ("skipped", ["first"], r"cannot cut after 'first': 'add' behind it reads 'x' from before it \(a skip connection"),
+        (
+            "skipped",
+            ["first"],
+            r"cannot cut after 'first': 'add' behind it reads 'x' from before it \(a skip",
+        ),
         ("branching", ["first"], "cannot trace the module down to first: .*control flow"),
         ("twice", ["conv"], "'conv' is called 2 times in a forward pass, not once"),
         ("plain", ["3"], r"what comes out of '3' is \[2, 4\]; a feature is \[B, C, H, W\] or \[B, T, C\] with B=2"),
     ],
 )
-def test_what_cannot_be_a_host_is_refused_with_what_is_in_the_way(
-    target: str, slots: list[str], message: str
-) -> None:
+def test_what_cannot_be_a_host_is_refused_with_what_is_in_the_way(target: str, slots: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         custom(target, slots)
 

@@ -170,7 +170,9 @@ def test_init_comes_from_the_generator_alone_and_is_the_same_in_float64() -> Non
     torch.manual_seed(1)
     first = text_host().state_dict()
     again = text_host(1).double()
-    assert not torch.equal(first["segments.0.embedding.token"], again.state_dict()["segments.0.embedding.token"].float())
+    assert not torch.equal(
+        first["segments.0.embedding.token"], again.state_dict()["segments.0.embedding.token"].float()
+    )
     again.reset(generator("host", 0))
     assert all(torch.equal(value, first[name].double()) for name, value in again.state_dict().items())
 

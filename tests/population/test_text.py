@@ -1,4 +1,4 @@
-"""Transformers in a population: every mapping that runs them computes what the loop does, and growing is as isolated."""
+"""Transformers in a population: what runs them computes what the loop does, and growing is as isolated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from esper.blueprints import BLUEPRINTS, blueprint_ids, compatible
 from esper.hosts import SegmentedHost, build_host
 from esper.population import (
     INCUBATIONS,
-    MAPPINGS,
     PROBE_NAMES,
     GrowthStage,
     Population,
@@ -74,10 +73,10 @@ def stage(num_envs: int = NUM_ENVS, *, developing: bool = True, blended: bool = 
 
 
 def text(count: int = 40) -> tuple[Tensor, Tensor]:
-    """Windows and their next tokens, which depend on the two before."""
+    """Windows and their next tokens, which follow from the one before."""
     stream = torch.randint(VOCABULARY, (count, CONTEXT + 1), generator=generator("text"))
-    for position in range(2, CONTEXT + 1):
-        stream[:, position] = (stream[:, position - 1] + 3 * stream[:, position - 2]) % VOCABULARY
+    for position in range(1, CONTEXT + 1):
+        stream[:, position] = (5 * stream[:, position - 1] + 1) % VOCABULARY
     return stream[:, :-1], stream[:, 1:]
 
 
@@ -108,9 +107,7 @@ def test_one_step_agrees_with_the_loop_in_fp32(mapping: str, incubation: str) ->
         parts = plan_parts(population, stage(), incubation)
         steps.append(take_step(population, parts, inputs, targets, batch, probes=()))
     assert len(steps[0].gradients) > 10
-    for ours, theirs in zip(
-        [steps[1].loss, *steps[1].gradients], [steps[0].loss, *steps[0].gradients], strict=True
-    ):
+    for ours, theirs in zip([steps[1].loss, *steps[1].gradients], [steps[0].loss, *steps[0].gradients], strict=True):
         assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max().clamp(min=1e-3)
 
 
@@ -128,7 +125,7 @@ def test_several_epochs_agree_with_the_loop_in_float64(mapping: str, incubation:
 
 
 def test_grouped_convolutions_refuse_text_by_name_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="the grouped mapping has no form of 'embedding'; use env.mapping=vmap or"):
+    with pytest.raises(ValueError, match=r"the grouped mapping has no form of 'embedding'; use env.mapping=vmap"):
         populate("grouped")
 
 
@@ -169,9 +166,9 @@ def test_a_grown_network_is_a_plain_module_that_computes_the_same(mapping: str) 
 
 def test_hosts_learn_text() -> None:
     population = populate("matmul", modules=False)
-    losses = [train(population, stage(developing=False, blended=False))[3].mean() for _ in range(25)]
+    losses = [train(population, stage(developing=False, blended=False))[3].mean() for _ in range(40)]
     assert abs(float(losses[0]) - math.log(VOCABULARY)) < 0.5
-    assert losses[-1] < losses[0] - 0.5
+    assert losses[-1] < losses[0] - 1.0
 
 
 def test_targets_that_are_ignored_count_nowhere() -> None:
@@ -224,7 +221,9 @@ def test_multiply_adds_are_those_of_products_by_hand() -> None:
     attention, mlp = 4 * WIDTH * WIDTH + 2 * CONTEXT * WIDTH, 2 * WIDTH * 24
     head = WIDTH * VOCABULARY
     assert costs.host == CONTEXT * (2 * (attention + mlp) + head)
-    assert costs.suffix.tolist() == [CONTEXT * (n * attention + m * mlp + head) for n, m in ((1, 2), (1, 1), (0, 1), (0, 0))]
+    assert costs.suffix.tolist() == [
+        CONTEXT * (n * attention + m * mlp + head) for n, m in ((1, 2), (1, 1), (0, 1), (0, 0))
+    ]
     module = dict(zip(blueprint_ids(), costs.module[0].tolist(), strict=True))
     expected = {
         "norm": 0,

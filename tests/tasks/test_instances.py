@@ -18,7 +18,9 @@ FAMILIES = {"intact": 2.0, "starved_0": 1.0, "starved_2": 1.0, "centre_tap_12": 
 def pool(
     split: str = "train", count: int = 60, families: dict[str, float] = FAMILIES, base_seed: int = 0
 ) -> InstancePool:
-    return InstancePool.build(families, count, split, host_family="cnn", num_blocks=3, num_classes=10, base_seed=base_seed)
+    return InstancePool.build(
+        families, count, split, host_family="cnn", num_blocks=3, num_classes=10, base_seed=base_seed
+    )
 
 
 def seeds(instances: InstancePool) -> set[int]:
@@ -145,7 +147,9 @@ def test_families_of_data_and_rate_leave_the_host_whole_and_joined_ones_have_all
 
 
 def one_of(family: str, index: int = 0, **numbers: float) -> Instance:
-    instances = InstancePool.build({family: 1.0}, 3, "train", host_family="cnn", num_blocks=3, num_classes=10, **numbers)  # type: ignore[arg-type]
+    instances = InstancePool.build(
+        {family: 1.0}, 3, "train", host_family="cnn", num_blocks=3, num_classes=10, **numbers
+    )  # type: ignore[arg-type]
     return instances[index]
 
 

@@ -205,7 +205,9 @@ def _pool(name: str, layer: nn.Module, argument: Step) -> Step:
 
 def _layer_norm(name: str, layer: nn.LayerNorm, argument: Step) -> Step:
     if layer.weight is None or layer.bias is None or len(layer.normalized_shape) != 1:
-        raise ValueError(f"the matmul mapping normalises the last axis with weight and bias only, layer {name!r} not so")
+        raise ValueError(
+            f"the matmul mapping normalises the last axis with weight and bias only, layer {name!r} not so"
+        )
 
     def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
         x = argument(values, parameters, num_rows)

@@ -72,7 +72,9 @@ def compile_steps(module: nn.Module, forms: Forms) -> list[tuple[str, Step]]:
     names: dict[fx.Node, str] = {}
     layers, attributes = dict(module.named_modules()), dict(module.named_parameters())
     if len(list(module.named_parameters(remove_duplicate=False))) > len(attributes):
-        raise ValueError(f"the {forms.mapping} mapping has no form of layers that share a parameter; use env.mapping=vmap")
+        raise ValueError(
+            f"the {forms.mapping} mapping has no form of layers that share a parameter; use env.mapping=vmap"
+        )
     for node in _trace(module, forms).nodes:
         if node.op == "placeholder":
             names[node] = INPUT
