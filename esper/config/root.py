@@ -15,7 +15,7 @@ from esper.config.growth import (
     SlotsConfig,
     TaskConfig,
 )
-from esper.config.hosts import HostConfig
+from esper.config.hosts import CNNConfig, HostConfig
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
 from esper.devices import parse_devices, shown
 from esper.hosts import check_fault, parse_faults
@@ -109,7 +109,7 @@ class Config:
     """Python modules to import first, so that the blueprints that they register can be named."""
     task: TaskConfig = field(default_factory=TaskConfig)
     """The data that hosts train on."""
-    host: HostConfig = field(default_factory=HostConfig)
+    host: HostConfig = field(default_factory=CNNConfig)
     """The network that grows."""
     instances: InstancesConfig = field(default_factory=InstancesConfig)
     """Which hosts environments draw."""

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from esper.config.errors import unknown_key
 from esper.config.evaluate import EvaluateConfig
-from esper.config.hosts import HOST_SCHEMAS
+from esper.config.hosts import HOST_SCHEMAS, HostConfig
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
 
@@ -42,7 +42,9 @@ def _run_name(*, _root_: DictConfig) -> str:
 
 def register() -> None:
     """Make the schemas and the run name known to Hydra."""
-    ConfigStore.instance().store(name="schema", node=Config)
+    schema = OmegaConf.structured(Config)
+    schema.host = OmegaConf.structured(HostConfig)  # a default of one family would take no other's keys
+    ConfigStore.instance().store(name="schema", node=schema)
     ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
     for family, host in HOST_SCHEMAS.items():
         ConfigStore.instance().store(group="host", name=family, node=host)

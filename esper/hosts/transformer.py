@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from esper.attention import CausalAttention
 from esper.hosts.base import Place, SegmentedHost
-from esper.hosts.init import draw_normal, draw_uniform
+from esper.hosts.init import draw_normal
 
 EMBEDDING_STD = 0.02
 """Small, so that a new host gives all tokens about the same probability."""
@@ -55,7 +55,11 @@ class TiedHead(nn.Module):
 
 
 class BranchOutput(nn.Linear):
-    """The last layer of a branch, smaller at birth the more branches add up (Radford et al. 2019)."""
+    """The last layer of a branch.
+
+    What all branches add up to at birth is small beside an embedding (Radford et al. 2019): otherwise the average that
+    attention takes over the past drowns the token itself, and hosts learn slower than ones without attention.
+    """
 
     def __init__(self, in_features: int, out_features: int, num_branches: int) -> None:
         super().__init__(in_features, out_features, bias=False)
@@ -63,8 +67,8 @@ class BranchOutput(nn.Linear):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Uniform in +-1/sqrt(fan_in * branches)."""
-        draw_uniform(self.weight, 1.0 / math.sqrt(self.in_features * self.num_branches), generator)
+        """Normal, of standard deviation :data:`EMBEDDING_STD` / sqrt(fan_in * branches)."""
+        draw_normal(self.weight, EMBEDDING_STD / math.sqrt(self.in_features * self.num_branches), generator)
 
 
 class Branch(nn.Module):
