@@ -35,7 +35,7 @@ class CausalAttention(nn.Module):
         self.window = window
 
     def forward(self, qkv: Tensor) -> Tensor:
-        heads = qkv.unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, D)
+        heads = qkv.view(*qkv.shape[:2], 3, self.num_heads, -1)  # (B, T, 3, H, D)
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, D) each
         return attend(q, k, v, self.window).transpose(1, 2).flatten(2)
 
@@ -77,12 +77,13 @@ class _Folded(torch.autograd.Function):
     ) -> tuple[Tensor, int]:
         """``[R, B, H, T, D]`` as ``[R * B, H, T, D]``."""
         rows = info.batch_size
-        stacked = [
-            x.unsqueeze(0).expand(rows, *x.shape) if axis is None else x.movedim(axis, 0)
-            for x, axis in zip((q, k, v), in_dims, strict=False)
-        ]
-        out = attend(*(x.flatten(0, 1) for x in stacked), window=window)
-        return out.unflatten(0, (rows, -1)), 0
+
+        def fold(x: Tensor, axis: int | None) -> Tensor:
+            stacked = x.unsqueeze(0).expand(rows, *x.shape) if axis is None else x.movedim(axis, 0)
+            return stacked.flatten(0, 1)
+
+        out = attend(fold(q, in_dims[0]), fold(k, in_dims[1]), fold(v, in_dims[2]), window)
+        return out.view(rows, -1, *out.shape[1:]), 0
 
 
 @lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -118,7 +118,7 @@ def _find(target: str) -> Callable[..., Any]:
         raise ValueError(
             f"host.target: {module_name} has no function {function_name!r}; it has {', '.join(there) or 'none'}"
         )
-    return found
+    return cast(Callable[..., Any], found)
 
 
 def _check_layers(module: nn.Module) -> None:

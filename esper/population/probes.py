@@ -40,8 +40,8 @@ def _first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
     """Norm of the weight gradient of a 3x3 convolution with zero padding, or of a linear map of each token, ``[E]``."""
     num_envs, _, channels = x.shape[:3]
     if x.dim() == 4:
-        mixed = torch.einsum("ebct,ebdt->ecd", gradient, x)
-        return mixed.flatten(1).norm(dim=1)
+        mixed: Tensor = torch.einsum("ebct,ebdt->ecd", gradient, x).flatten(1).norm(dim=1)
+        return mixed
     # Environments are groups of one convolution.
     stacked = [tensor.transpose(0, 1).flatten(1, 2) for tensor in (x, gradient)]  # (B, E*C, H, W)
     inputs, outputs = (tensor.contiguous(memory_format=torch.channels_last) for tensor in stacked)

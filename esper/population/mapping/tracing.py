@@ -207,7 +207,8 @@ def row_linear(name: str, layer: nn.Linear, rows: Tensor, parameters: Parameters
     out = torch.bmm(rows.flatten(1, -2), parameters[f"{name}.weight"].transpose(1, 2))
     if layer.bias is not None:
         out = _RowBias.apply(out, parameters[f"{name}.bias"])  # type: ignore[no-untyped-call]
-    return out.view(*rows.shape[:-1], -1)
+    result: Tensor = out.view(*rows.shape[:-1], -1)
+    return result
 
 
 class _RowBias(torch.autograd.Function):
