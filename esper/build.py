@@ -33,6 +33,7 @@ from esper.ranks import ALONE, Ranks
 from esper.rng import derive_seed
 from esper.slots import select_slots
 from esper.tasks import TaskData, load_task
+from esper.tasks.augment import Augmentation
 
 Progress = Callable[[int, int], None]
 
@@ -192,7 +193,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
     """
     config.check_shares(ranks.size)
     device = resolve_devices(config.devices, ranks.local_size)[ranks.local_rank]
-    task = load_task(config.task.name, device)
+    task = load_task(config.task.name, device, **config.task.options())
     host = build_task_host(config, task)
     slot_ids = select_slots(host.slot_ids, config.slots.num_slots, config.slots.ids)
     fits = compatible(host.place(slot_id).site for slot_id in slot_ids)
@@ -210,6 +211,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         lr=config.host.lr,
         max_grad_norm=config.host.max_grad_norm,
         alive_channels=config.instances.alive_channels,
+        augmentation=Augmentation(crop=config.task.crop, flip=config.task.flip, cutout=config.task.cutout),
     )
     return Laboratory(
         config=config,

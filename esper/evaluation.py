@@ -125,7 +125,7 @@ def check(config: EvaluateConfig) -> None:
     preflight(own)
     if config.tuning is not None:
         read_tuning(Path(config.tuning), own)
-    task = load_task(own.task.name)
+    task = load_task(own.task.name, **own.task.options())
     trained_on, held_out = (
         {instance.family for instance in instance_pool(own, task, split)} for split in ("train", "held_out")
     )

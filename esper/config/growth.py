@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 from esper.config.checks import at_least, at_most, distinct, positive, within
 
@@ -43,9 +45,45 @@ class TaskConfig:
     """Which task, from the task registry."""
     batch_size: int = 64
     """Samples in each host's own minibatch."""
+    root: str | None = None
+    """Folder with data sets, looked into first and downloaded to; null = data in Esper's cache folder."""
+    url: str | None = None
+    """Address of a folder that has the files to download, a mirror; null = where they were published."""
+    num_val: int | None = None
+    """Samples that validate, for reward and observations, in text as many windows of bytes; null = the task's own
+    number. Where val is cut off the training samples, the others train."""
+    max_samples: int | None = None
+    """At most so many samples in each split, for a quick look; null = all."""
+    context_length: int | None = None
+    """Tokens in a window of text; null = the task's own number."""
+    vocab_size: int | None = None
+    """Tokens of a byte-pair encoding trained on the text, and cached (needs the extra ``text``); null = bytes."""
+    crop: int = 0
+    """Pixels by which a training image may move in each direction, its mirror image entering; 0 = off."""
+    flip: bool = False
+    """Mirror every other training image, left to right."""
+    cutout: int = 0
+    """Side of a square that is blanked in each training image; 0 = off."""
 
     def __post_init__(self) -> None:
         at_least("task.batch_size", self.batch_size, 1)
+        for key, bound in (("num_val", 1), ("max_samples", 1), ("context_length", 1), ("vocab_size", 258)):
+            value = getattr(self, key)
+            if value is not None:
+                at_least(f"task.{key}", value, bound)
+        for key in ("crop", "cutout"):
+            at_least(f"task.{key}", getattr(self, key), 0)
+
+    def options(self) -> dict[str, Any]:
+        """What :func:`esper.tasks.load_task` takes besides name and device."""
+        return {
+            "root": None if self.root is None else Path(self.root).expanduser(),
+            "url": self.url,
+            "num_val": self.num_val,
+            "max_samples": self.max_samples,
+            "context_length": self.context_length,
+            "vocab_size": self.vocab_size,
+        }
 
 
 @dataclass(kw_only=True, slots=True)

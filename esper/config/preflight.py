@@ -12,7 +12,7 @@ from esper.hosts import HOSTS, Place, parse_faults
 from esper.precision import check_amp
 from esper.ranks import outside_placement
 from esper.slots import select_slots
-from esper.tasks import TASKS, load_task
+from esper.tasks import TASKS, TaskData, load_task
 
 
 def preflight(config: Config) -> None:
@@ -52,13 +52,10 @@ def _check_host(config: Config) -> None:
     # Imported here: it builds on much that help and errors of use must not wait for.
     from esper.build import build_task_host
 
-    task = load_task(config.task.name)
-    at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
+    task = load_task(config.task.name, **config.task.options())
     built = build_task_host(config, task)
-    for key, families in config.instances.mixes().items():
-        for family, weight in families.items():
-            if weight and task.kind == "tokens" and parse_faults(family).few_classes:
-                raise ValueError(f"{key}.{family}: task {task.name} has text, which has no classes to leave out")
+    _check_task(config, task)
+    at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
     try:
         chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
     except ValueError as error:
@@ -69,6 +66,25 @@ def _check_host(config: Config) -> None:
     for name, step in config.evaluation.schedule.items():
         if step.blueprint is not None:
             _check_fits(f"evaluation.schedule.{name}.blueprint", step.blueprint, built.family, places)
+
+
+def _check_task(config: Config, task: TaskData) -> None:
+    """Refuse what only text, or only images, can have, and sizes that do not fit."""
+    name, given = config.task.name, config.task
+    if task.kind == "images":
+        for key in ("context_length", "vocab_size"):
+            if getattr(given, key) is not None:
+                raise ValueError(f"task.{key}={getattr(given, key)} is for text; {name} has images")
+        at_most("task.crop", given.crop, f"images of {name} have a side of {task.image_size}", task.image_size - 1)
+        at_most("task.cutout", given.cutout, f"images of {name} have a side of {task.image_size}", task.image_size)
+        return
+    for key in ("crop", "flip", "cutout"):
+        if getattr(given, key):
+            raise ValueError(f"task.{key}={str(getattr(given, key)).lower()} is for images; {name} has text")
+    for mix, families in config.instances.mixes().items():
+        for family in (family for family, weight in families.items() if weight):
+            if parse_faults(family).few_classes:
+                raise ValueError(f"{mix}.{family} is about classes of images; {name} has text (weight 0 leaves it out)")
 
 
 def _check_fits(key: str, blueprint: str, host_family: str, places: Sequence[Place]) -> None:

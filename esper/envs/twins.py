@@ -19,6 +19,7 @@ from esper.population.layout import flatten_parameters
 from esper.ranks import Ranks
 from esper.rng import generator
 from esper.tasks import TaskData, epoch_indices
+from esper.tasks.augment import NO_AUGMENTATION, Augmentation
 from esper.tasks.batches import take_inputs
 from esper.tasks.data import Split
 
@@ -34,6 +35,7 @@ class HostTraining:
         lr: learning rate of hosts and modules, but for a family's factor on it.
         max_grad_norm: gradient clip per (environment, owner); 0 is off.
         alive_channels: channels that a starved block keeps.
+        augmentation: of training images.
     """
 
     num_epochs: int
@@ -42,6 +44,7 @@ class HostTraining:
     lr: float
     max_grad_norm: float = 0.0
     alive_channels: int = 2
+    augmentation: Augmentation = NO_AUGMENTATION
 
 
 class Nursery:
@@ -59,17 +62,29 @@ class Nursery:
         population.reset(environments, torch.stack(values), torch.stack(live))
 
     def order(self, instances: Sequence[Instance], epochs: Iterable[int]) -> Tensor:
-        """Samples of each environment's next epoch, ``int64 [E, steps * B]``, from the instance's own stream."""
-        count = self.training.steps_per_epoch * self.training.batch_size
-        rows = [
-            epoch_indices(self.data(instance).train_pool, count, instance.order_seed, epoch)
-            for instance, epoch in zip(instances, epochs, strict=True)
-        ]
-        return torch.stack(rows)
+        """What each environment's next epoch is made of, from the instance's own streams.
+
+        Returns:
+            Samples ``int64 [E, steps * B]``; with augmentation ``[E, steps * B, 6]``, and what becomes of each.
+        """
+        return torch.stack([self._epoch(instance, epoch) for instance, epoch in zip(instances, epochs, strict=True)])
+
+    def _epoch(self, instance: Instance, epoch: int) -> Tensor:
+        """One row of :meth:`order`."""
+        count, augmentation = self.training.steps_per_epoch * self.training.batch_size, self.training.augmentation
+        samples = epoch_indices(self.data(instance).train_pool, count, instance.order_seed, epoch)
+        if not augmentation.active:
+            return samples
+        draws = augmentation.draw(count, self.task.image_size, instance.order_seed, epoch)
+        return torch.cat([samples[:, None], draws.to(samples.device)], dim=1)
 
     def take(self, inputs: Tensor, index: Tensor) -> Tensor:
-        """What hosts read in a minibatch: inputs ``[N, ...]`` gathered by ``int64 [E, B]`` and prepared."""
-        return self.task.prepare(take_inputs(inputs, index))
+        """What hosts read in a minibatch of an :meth:`order`: inputs ``[N, ...]`` gathered, augmented and prepared."""
+        augmentation, prepare = self.training.augmentation, self.task.prepare
+        if not augmentation.active:
+            return prepare(take_inputs(inputs, index))
+        samples, draws = index[..., 0], index[..., 1:]
+        return augmentation.blank(prepare(augmentation.take(inputs, samples, draws)), draws)
 
     def train_targets(self, instances: Sequence[Instance]) -> Tensor:
         """What :func:`esper.population.train_epoch` takes: one ``[N, ...]`` for all, ``[E, N]`` if any is noisy."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,13 +17,13 @@ from torch import nn
 
 import esper
 from esper.blueprints import blueprint_ids, build_blueprint
+from esper.cache import cache_dir
 from esper.hosts import Place
 from esper.population.contest import Timings, Workload, hold_contest
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
 from esper.runs import write_atomic
 
-CACHE_VARIABLE = "ESPER_CACHE_DIR"
 CACHE_FILE = "calibration.json"
 CACHE_VERSION = 1
 
@@ -175,12 +174,8 @@ def _code_digest() -> str:
 
 
 def cache_file() -> Path:
-    """Where choices are kept: in ``$ESPER_CACHE_DIR``, or in ``esper`` under ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    own = os.environ.get(CACHE_VARIABLE)
-    if own:
-        return Path(own) / CACHE_FILE
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "esper" / CACHE_FILE
+    """Where choices are kept, in the user's cache."""
+    return cache_dir() / CACHE_FILE
 
 
 def _load() -> dict[str, Any]:

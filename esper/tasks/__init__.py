@@ -7,13 +7,18 @@ from typing import Any
 
 import torch
 
-from esper.tasks import digits, synthetic
+from esper.tasks import cifar10, digits, fashion_mnist, synthetic, textbook, tinystories
 from esper.tasks.data import IGNORED, Kind, Split, TaskData
 from esper.tasks.options import TaskOptions
 from esper.tasks.order import epoch_indices
 
 TASKS: dict[str, Callable[[TaskOptions], TaskData]] = {
     "digits": digits.load,
+    "fashion_mnist": fashion_mnist.load,
+    "cifar10": cifar10.load,
+    "textbook": textbook.load,
+    "tinystories": tinystories.load,
+    "synthetic_images": synthetic.load_images,
     "synthetic_text": synthetic.load_text,
 }
 

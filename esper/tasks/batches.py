@@ -14,7 +14,8 @@ Prepare = Callable[[Tensor], Tensor]
 """Inputs as hosts read them, from inputs as they are stored; any leading axes."""
 
 Take = Callable[[Tensor, Tensor], Tensor]
-"""Inputs as hosts read them ``[E, B, ...]``, from those that are stored ``[N, ...]`` and a batch ``[E, B]`` of them."""
+"""Inputs as hosts read them ``[E, B, ...]``, from those that are stored ``[N, ...]`` and a batch of them: ``int64
+[E, B]`` says which; ``[E, B, 1 + K]`` says which, and what becomes of each."""
 
 
 def as_stored(inputs: Tensor) -> Tensor:
@@ -46,11 +47,12 @@ def take_targets(targets: Tensor, index: Tensor, *, own: bool) -> Tensor:
 
     Args:
         targets: ``[N, ...]``, or ``[E, N, ...]`` if ``own``: hosts are told different ones.
-        index: ``int64 [E, B]``.
+        index: a batch, ``int64 [E, B]`` or ``[E, B, 1 + K]``.
 
     Returns:
         ``int64 [E, B, ...]``.
     """
+    index = index if index.dim() == 2 else index[..., 0]
     if not own:
         return targets[index].long()
     environments = torch.arange(len(index), device=index.device)[:, None]

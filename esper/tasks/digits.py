@@ -23,5 +23,9 @@ def load(options: TaskOptions) -> TaskData:
     # Sorted by hash, not by a library's shuffle, so that no library's version can move a test image into train.
     order = sorted(range(len(labels)), key=lambda sample: derive_seed("digits", VERSION, sample))
     num_val = options.num_val or NUM_VAL
-    sizes = (len(labels) - num_val - NUM_TEST, num_val, NUM_TEST)
+    num_train = len(labels) - num_val - NUM_TEST
+    if num_train < 1:
+        most = len(labels) - NUM_TEST - 1
+        raise ValueError(f"task.num_val must be from 1 to {most}, of {most + 1} images of digits; got {num_val}")
+    sizes = (num_train, num_val, NUM_TEST)
     return split_and_standardise("digits", VERSION, images, labels, NUM_CLASSES, order, sizes)

@@ -13,7 +13,7 @@ class TaskOptions:
     Attributes:
         root: folder with data sets, looked into first and downloaded to.
         url: address of a folder with the files to download, in place of where they were published.
-        num_val: samples that validate; those that could have, train.
+        num_val: samples that validate, in text as many windows of bytes. Where val is cut off train, the others train.
         max_samples: at most so many samples in each split, for a quick look.
         context_length: tokens in a window, for text.
         vocab_size: tokens of a byte-pair encoding trained on the text; bytes when ``None``.

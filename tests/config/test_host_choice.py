@@ -13,6 +13,9 @@ from esper.config.preflight import preflight
 from esper.hosts import HOSTS, READS
 
 TASK_OF = {
+    "cifar10": "synthetic_images",
+    "cifar10_deep": "synthetic_images",
+    "fashion_mnist": "synthetic_images",
     "digits": "digits",
     "digits_deep": "digits",
     "textbook": "synthetic_text",
