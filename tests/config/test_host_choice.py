@@ -10,7 +10,8 @@ from esper.config import CONF_DIR, Config, compose, from_yaml, to_yaml
 from esper.config.errors import explain
 from esper.config.hosts import HOST_SCHEMAS, CustomConfig, TransformerConfig
 from esper.config.preflight import preflight
-from esper.hosts import HOSTS, READS
+from esper.hosts import HOSTS, READS, build_host
+from esper.rng import generator
 
 TASK_OF = {
     "cifar10": "synthetic_images",
@@ -66,6 +67,25 @@ def test_the_group_chooses_the_schema() -> None:
     custom = compose("host=custom", "host.target=a:b", "host.slots=[x,y]", "+host.arguments={depth: 2}")
     assert custom.host == CustomConfig(target="a:b", slots=["x", "y"], arguments={"depth": 2})
     assert from_yaml(to_yaml(custom), Config) == custom
+
+
+CHANGES = {"num_layers": 1, "width": 24, "num_heads": 2, "mlp_width": 20, "place_rows": [1]}
+
+
+def test_every_number_of_a_transformer_changes_the_host() -> None:
+    assert set(CHANGES) == set(TransformerConfig().shape())
+    tokens = torch.arange(6).view(1, 6)
+
+    def built(**changes: object) -> tuple[tuple[str, ...], torch.Tensor]:
+        shape = TransformerConfig(width=16, mlp_width=16).shape() | changes
+        host = build_host("transformer", context_length=6, num_classes=7, **shape)
+        host.reset(generator("host"))
+        return host.slot_ids, host(tokens)
+
+    slot_ids, logits = built()
+    for key, value in CHANGES.items():
+        other_ids, other = built(**{key: value})
+        assert other_ids != slot_ids or not torch.equal(other, logits), key
 
 
 def test_families_to_draw_from_are_those_that_the_host_can_have() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.envs.instances import Instance, InstancePool, instance_data
-from esper.tasks import load_task
+from esper.tasks import IGNORED, Split, load_task
 
 FAMILIES = {"intact": 2.0, "starved_0": 1.0, "starved_2": 1.0, "centre_tap_12": 1.0, "few_classes": 1.0}
 
@@ -196,6 +197,21 @@ def test_joined_data_faults_apply_to_one_another() -> None:
     labels, told = task.train.targets[data.train_pool], data.train_targets[data.train_pool]
     assert int((labels != told).sum()) == round(0.2 * len(data.train_pool))
     assert set(told.tolist()) == set(labels.tolist()) == set(instance.classes)
+
+
+def test_noise_in_text_is_in_single_tokens() -> None:
+    task = load_task("synthetic_text", max_samples=60)
+    windows = task.train.targets.clone()
+    windows[-1, 5:] = IGNORED
+    task = replace(task, train=Split(task.train.inputs, windows))
+    noisy = instance_data(task, one_of("label_noise", label_noise_rate=0.25)).train_targets
+    counted = windows != IGNORED
+    assert torch.equal(noisy == IGNORED, ~counted)
+    wrong = (noisy != windows) & counted
+    assert int(wrong.sum()) == round(0.25 * int(counted.sum()))
+    assert (wrong.any(dim=1) & ~wrong.all(dim=1)).float().mean() > 0.9
+    assert int(noisy[counted].min()) >= 0
+    assert int(noisy[counted].max()) < task.num_classes
 
 
 @pytest.mark.parametrize(
