@@ -34,7 +34,7 @@ def test_presets_pass(preset: str) -> None:
         (["task=synthetic_text", "task.flip=true"], "task.flip=true is for images; synthetic_text has text"),
         (
             ["task=synthetic_text"],
-            "host=cnn reads images, but task synthetic_text has tokens: choose host=transformer or",
+            "host=cnn reads images, but task synthetic_text has tokens: choose host=",
         ),
         (["task=tinystories", "task.root=/dev/null"], "task tinystories: cannot write to /dev/null/tinystories (Not a"),
         (["host.name=cn"], "host.name: unknown 'cn' (did you mean 'cnn'?); choose from cnn"),
