@@ -131,13 +131,18 @@ def _explained(task: str, source: Source, folder: Path) -> Iterator[None]:
         problem = str(error)
     except OSError as error:
         damaged = error.errno is None
-        problem = f"{source.name} is damaged ({error})" if damaged else f"cannot write to {folder} ({error.strerror})"
+        problem = _damaged(source, error) if damaged else f"cannot write to {folder} ({error.strerror})"
     except (tarfile.TarError, zlib.error, EOFError, KeyError) as error:
-        problem = f"{source.name} is damaged ({error})"
+        problem = _damaged(source, error)
     raise DataError(
         f"task {task}: {problem}. Expected {source} in {folder}: put it there by hand, or name a folder that has it "
         "with task.root=<folder>, or a mirror with task.url=<address>"
     )
+
+
+def _damaged(source: Source, error: Exception) -> str:
+    """In one line, of which ``tarfile`` needs several."""
+    return f"{source.name} is damaged ({str(error).partition(chr(10))[0].rstrip(':')})"
 
 
 @contextmanager

@@ -58,7 +58,8 @@ class Augmentation:
         at = torch.arange(size, device=images.device)
         down, right, mirrored = draws[..., 0:1], draws[..., 1:2], draws[..., 2:3]
         rows = _mirrored_in(at - down, size)  # (E, B, H)
-        columns = _mirrored_in(torch.where(mirrored.bool(), size - 1 - at, at) - right, size)  # (E, B, W)
+        columns = _mirrored_in(at - right, size)  # (E, B, W)
+        columns = torch.where(mirrored.bool(), size - 1 - columns, columns)
         taken = images.permute(0, 2, 3, 1)[index[..., None, None], rows[..., :, None], columns[..., None, :]]
         return taken.permute(0, 1, 4, 2, 3)  # (E, B, H, W, C) in memory: channels last
 
@@ -70,7 +71,7 @@ class Augmentation:
         offset = at - draws[..., 3:5, None] + self.cutout // 2  # (E, B, 2, H)
         inside = (offset >= 0) & (offset < self.cutout)
         square = inside[..., 0, :, None] & inside[..., 1, None, :]  # (E, B, H, W)
-        return images.masked_fill(square.unsqueeze(-3), 0.0)
+        return images * ~square.unsqueeze(-3)  # unlike masked_fill, a product keeps the images' layout
 
 
 NO_AUGMENTATION = Augmentation()

@@ -41,7 +41,8 @@ def manual() -> str:
     sections = []
     # Sorted by hash, not by a library's shuffle, so that no library's version can move a section.
     for topic in sorted(topics, key=lambda topic: derive_seed(NAME, topic)):
-        own = [paragraph for paragraph in dict.fromkeys(topics[topic].split("\n\n")) if paragraph not in seen]
+        paragraphs = dict.fromkeys(paragraph.strip("\n") for paragraph in topics[topic].split("\n\n"))
+        own = [paragraph for paragraph in paragraphs if paragraph and paragraph not in seen]
         seen.update(own)
         sections.append("\n\n".join(own))
     return "\n\n".join(section for section in sections if section)

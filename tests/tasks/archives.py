@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -76,7 +75,6 @@ def old_pickle(value: object) -> bytes:
     return file.getvalue()
 
 
-@cache
 def cifar_archive(layout: cifar10.Layout) -> bytes:
     """A whole archive with few images."""
     files = {}
@@ -93,12 +91,12 @@ def cifar_archive(layout: cifar10.Layout) -> bytes:
 def tar(files: dict[str, bytes]) -> bytes:
     """A compressed tar archive."""
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+    with tarfile.open(fileobj=file, mode="w") as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    return file.getvalue()
+    return gzip.compress(file.getvalue(), mtime=0)
 
 
 def published(layout: cifar10.Layout, content: bytes) -> cifar10.Layout:

@@ -60,8 +60,9 @@ def test_a_file_is_downloaded_once_and_then_found_without_a_network(
 
 
 FETCH = """
-import sys, json
+import sys, json, signal
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 from esper.downloads import Source, fetch
 fetch("toy", Source(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
 """

@@ -24,7 +24,7 @@ def run(run_dir: Path, *words: str) -> None:
     preflight(config)
     train(config, run_dir)
     result = json.loads((run_dir / "result.json").read_text())
-    assert {row["controller"] for row in result["table"]} >= {"learned", "never"}
+    assert {row["name"] for row in result["controllers"]} >= {"learned", "never"}
 
 
 def test_cifar10_runs_on_an_archive_that_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

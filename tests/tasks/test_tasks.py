@@ -18,7 +18,15 @@ def tiny(**changes: object) -> TaskData:
     return TaskData(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", list(TASKS))
+EMBEDDED = ("digits", "textbook", "synthetic_images", "synthetic_text")
+"""Tasks that need no files; the others are read from small ones in test_published.py and test_text.py."""
+
+
+def test_every_task_is_tested_here_or_on_small_files() -> None:
+    assert set(TASKS) == {*EMBEDDED, "fashion_mnist", "cifar10", "tinystories"}
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
 def test_every_task_loads_and_is_standardised_by_its_training_images(name: str) -> None:
     task = load_task(name)
     assert task.name == name
@@ -26,7 +34,7 @@ def test_every_task_loads_and_is_standardised_by_its_training_images(name: str) 
         images = task.prepare(task.train.inputs)
         torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(task.in_channels), atol=1e-5, rtol=0)
         torch.testing.assert_close(images.std((0, 2, 3)), torch.ones(task.in_channels))
-    assert task.train.targets.unique().tolist() == list(range(task.num_classes))
+        assert task.train.targets.unique().tolist() == list(range(task.num_classes))
     assert task.chance_accuracy == pytest.approx(1 / task.num_classes)
     targets = task.val.targets.flatten().long()
     assert task.random_loss == pytest.approx(
