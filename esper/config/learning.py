@@ -61,7 +61,7 @@ class PolicyConfig:
     """Hidden width of the value head."""
     conditional_heads: bool = True
     """Let the later heads see the sampled op, slot and that slot's features."""
-    slot_head: SlotHead = SlotHead.flat
+    slot_head: SlotHead = SlotHead.pointer
     """A logit per slot from the trunk (flat), or a score of each slot's own features by shared weights (pointer)."""
     critic: Critic = Critic.op
     """What the value head estimates."""

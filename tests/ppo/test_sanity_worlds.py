@@ -22,8 +22,6 @@ from worlds import (
     random_return,
 )
 
-POINTER = "policy.slot_head=pointer"
-
 pytestmark = pytest.mark.slow
 
 
@@ -67,12 +65,12 @@ def test_finds_the_starved_slot_whatever_their_number(num_slots: int) -> None:
     """The same numbers for all; random legal actions keep the right one in less than one of ten episodes."""
     env = environment(StarvedWorld(num_slots))
     assert random_return(env) < 0.1
-    assert learned_return(env, 80, POINTER) > 0.9
+    assert learned_return(env, 80) > 0.9
 
 
 def test_without_probes_the_starved_slot_can_only_be_guessed() -> None:
     """1 of 3 slots."""
-    assert learned_return(environment(StarvedWorld(blind=True)), 80, POINTER) < 0.5
+    assert learned_return(environment(StarvedWorld(blind=True)), 80) < 0.5
 
 
 def test_waits_where_growing_costs_and_grows_where_it_pays() -> None:
