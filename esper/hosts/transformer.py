@@ -23,12 +23,17 @@ EMBEDDING_STD = 0.02
 
 
 class Embedding(nn.Module):
-    """Tokens and their positions as vectors: ``int64 [B, T] -> [B, T, C]``, T up to the context length."""
+    """Tokens and their positions as vectors: ``int64 [B, T] -> [B, T, C]``, T up to the context length.
+
+    Vectors of tokens are small, for the head's sake; the stream takes them sqrt(C) times as large (Vaswani et al. 2017):
+    otherwise what attention adds drowns the token itself, and hosts learn slower than ones without attention.
+    """
 
     def __init__(self, vocabulary_size: int, context_length: int, width: int) -> None:
         super().__init__()
         self.token = nn.Parameter(torch.zeros(vocabulary_size, width))
         self.position = nn.Parameter(torch.zeros(context_length, width))
+        self.scale = math.sqrt(width)
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
@@ -37,7 +42,7 @@ class Embedding(nn.Module):
         draw_normal(self.position, EMBEDDING_STD, generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.token) + self.position[: tokens.shape[1]]
+        return self.scale * F.embedding(tokens, self.token) + self.position[: tokens.shape[1]]
 
 
 class TiedHead(nn.Module):
@@ -55,11 +60,7 @@ class TiedHead(nn.Module):
 
 
 class BranchOutput(nn.Linear):
-    """The last layer of a branch.
-
-    What all branches add up to at birth is small beside an embedding (Radford et al. 2019): otherwise the average that
-    attention takes over the past drowns the token itself, and hosts learn slower than ones without attention.
-    """
+    """The last layer of a branch: what all of them add up to at birth is small beside a token (Radford et al. 2019)."""
 
     def __init__(self, in_features: int, out_features: int, num_branches: int) -> None:
         super().__init__(in_features, out_features, bias=False)

@@ -218,12 +218,12 @@ def _layer_norm(name: str, layer: nn.LayerNorm, argument: Step) -> Step:
     return step
 
 
-def _embedding(name: str, layer: nn.Module, argument: Step) -> Step:
+def _embedding(name: str, layer: Embedding, argument: Step) -> Step:
     def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
         tokens, table = argument(values, parameters, num_rows), parameters[f"{name}.token"]
         first = table.shape[1] * torch.arange(num_rows, device=tokens.device)
         vectors = F.embedding(tokens + first.view(-1, 1, 1), table.flatten(0, 1))  # (R, B, T, C)
-        return vectors + parameters[f"{name}.position"][:, None, : tokens.shape[2]]
+        return layer.scale * vectors + parameters[f"{name}.position"][:, None, : tokens.shape[2]]
 
     return step
 
