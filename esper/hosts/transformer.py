@@ -25,8 +25,8 @@ EMBEDDING_STD = 0.02
 class Embedding(nn.Module):
     """Tokens and their positions as vectors: ``int64 [B, T] -> [B, T, C]``, T up to the context length.
 
-    Vectors of tokens are small, for the head's sake; the stream takes them sqrt(C) times as large (Vaswani et al. 2017):
-    otherwise what attention adds drowns the token itself, and hosts learn slower than ones without attention.
+    Vectors of tokens are small, for the head's sake; the stream takes them sqrt(C) times as large (Vaswani et al.
+    2017): otherwise what attention adds drowns the token itself, and hosts learn slower than ones without attention.
     """
 
     def __init__(self, vocabulary_size: int, context_length: int, width: int) -> None:
