@@ -55,7 +55,10 @@ class IterationRecorder:
         self.tally.add(observation, actions, result)
         twins = self._env.twins
         if twins is not None:
-            self.tally.never_accuracies += [float(twins[e.instance].accuracy[-1]) for e in result.episodes]
+            curves = [twins[episode.instance] for episode in result.episodes]
+            self.tally.never_accuracies += [float(curve.accuracy[-1]) for curve in curves]
+            bits = [self._env.nursery.task.bits_per_byte(float(curve.loss[-1])) for curve in curves]
+            self.tally.never_bits += [each for each in bits if each is not None]
         self._emit_lifecycle(result)
         if self._hub.wants(LastAction):
             self._emit_actions(observation, actions, result)
@@ -140,6 +143,7 @@ class IterationRecorder:
                 episode_return=episode.episode_return,
                 val_accuracy=episode.val_accuracy,
                 test_accuracy=episode.test_accuracy,
+                val_bits=episode.val_bits,
                 added_parameters=episode.added_parameters,
                 num_fossilized=episode.num_fossilized,
                 crashed=episode.crashed,

@@ -78,6 +78,7 @@ class IterationTally:
         host_seconds, skipped_steps, non_finite: see :class:`esper.envs.records.StepResult`, summed over steps.
         rollout_seconds: that collecting took.
         never_accuracies: final val accuracy of the never-grown twin of each of them; empty without twins.
+        never_bits: of text, the same in bits per byte.
     """
 
     families: tuple[str, ...]
@@ -88,6 +89,7 @@ class IterationTally:
     never_accuracies: list[float] = field(default_factory=list)
     rollout_seconds: float = 0.0
     host_seconds: float = 0.0
+    never_bits: list[float] = field(default_factory=list)
     skipped_steps: int = 0
     non_finite: int = 0
 
@@ -107,6 +109,7 @@ class IterationTally:
             never_accuracies=[accuracy for part in parts for accuracy in part.never_accuracies],
             rollout_seconds=sum(part.rollout_seconds for part in parts),
             host_seconds=sum(part.host_seconds for part in parts),
+            never_bits=[bits for part in parts for bits in part.never_bits],
             skipped_steps=sum(part.skipped_steps for part in parts),
             non_finite=sum(part.non_finite for part in parts),
         )
@@ -147,7 +150,11 @@ class IterationTally:
         metrics |= {f"stages/{name}": int(self.stages[i]) / total for i, name in enumerate(STAGE_NAMES) if i}
         steps = self.ops.attempted.sum()
         metrics |= {f"reward/{name}": float(value / steps) for name, value in self.components.items()}
+        bits = [episode.val_bits for episode in episodes if episode.val_bits is not None]
+        if bits:
+            metrics["charts/never_bits_per_byte"] = _mean(self.never_bits)
         for name, values in (
+            *([("final_bits_per_byte", bits)] if bits else []),
             ("episodic_return", [episode.episode_return for episode in episodes]),
             ("final_val_accuracy", [episode.val_accuracy for episode in episodes]),
             ("added_parameters", [float(episode.added_parameters) for episode in episodes]),

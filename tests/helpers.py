@@ -93,9 +93,10 @@ def small_env(
     twins = _twins[key]
     pool = laboratory.pool("train", laboratory.config.instances.num_train)
     if families:
-        blocks, classes = len(laboratory.config.host.widths), laboratory.task.num_classes
+        host, classes = laboratory.host, laboratory.task.num_classes
         weights = dict.fromkeys(families, 1.0)
-        pool = InstancePool.build(weights, len(pool), "train", num_blocks=blocks, num_classes=classes)
+        shape = {"host_family": host.family, "num_blocks": host.num_blocks, "num_classes": classes}
+        pool = InstancePool.build(weights, len(pool), "train", **shape)  # type: ignore[arg-type]
     env = laboratory.env(range(num_envs), pool, twins, run_seed=run_seed, measure_test=measure_test)
     env.settings = replace(env.settings, **settings)  # type: ignore[arg-type]
     return env

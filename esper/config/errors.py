@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ def explain(error: BaseException, schema: type) -> str:
         if isinstance(cause, MissingConfigException):
             return _missing_config(cause)
         if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and cause.full_key:
-            return unknown_key(cause.full_key, schema)
+            return unknown_key(cause.full_key, schema, cause.object_type)
         if isinstance(cause, ValidationError) and cause.full_key:
             return _bad_value(cause.full_key, _lines(cause)[0], _lines(error))
         if isinstance(cause, OverrideParseException):
@@ -112,11 +113,19 @@ def _bad_value(key: str, message: str, context: list[str]) -> str:
     return f"{key}: {message}" + (f" (in {override})" if override else "")
 
 
-def unknown_key(key: str, schema: type) -> str:
-    """One line about a key that the schema, a dataclass, does not have."""
+def unknown_key(key: str, schema: type, section: type | None = None) -> str:
+    """One line about a key that the schema, a dataclass, does not have.
+
+    Args:
+        key: in full.
+        schema: of the whole configuration.
+        section: dataclass of the key's own section, where it depends on a choice.
+    """
     parent, _, name = key.rpartition(".")
     root = OmegaConf.structured(schema)
     node = OmegaConf.select(root, parent) if parent else root
+    if parent and dataclasses.is_dataclass(section):
+        node = OmegaConf.structured(section)
     siblings = list(map(str, node)) if isinstance(node, DictConfig) else []
     # First the right name in the wrong section ("num_envs" for "trainer.num_envs"), then a slip of the keyboard.
     elsewhere = [full for full in _leaves(root) if full.rpartition(".")[2] == name]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from esper.blueprints import blueprint_ids, compatible
+from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint, compatible
 from esper.config.checks import at_most, known
 from esper.config.root import Config
 from esper.devices import resolve_devices
-from esper.hosts import HOSTS, parse_faults
+from esper.hosts import HOSTS, Place, parse_faults
 from esper.precision import check_amp
 from esper.ranks import outside_placement
 from esper.slots import select_slots
@@ -57,20 +57,19 @@ def _check_host(config: Config) -> None:
     from esper.build import build_task_host
 
     task = load_task(config.task.name, **config.task.options())
+    built = build_task_host(config, task)
     _check_task(config, task)
     at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
-    built = build_task_host(config, task)
-    channels = {place.slot_id: place.channels for place in built.places}
     try:
-        chosen = select_slots(tuple(channels), config.slots.num_slots, config.slots.ids)
+        chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
     except ValueError as error:
         raise ValueError(f"slots.{error}" if str(error).startswith("num_slots") else f"slots.ids: {error}") from error
-    fits = compatible(built.family, [channels[slot_id] for slot_id in chosen]).any(dim=0).tolist()
-    offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+    places = [built.place(slot_id) for slot_id in chosen]
     for blueprint in config.slots.blueprints or ():
-        _check_fits("slots.blueprints", blueprint, built.family, offered)
+        _check_fits("slots.blueprints", blueprint, built.family, places)
     for name, step in config.evaluation.schedule.items():
-        _check_fits(f"evaluation.schedule.{name}.blueprint", step.blueprint, built.family, offered)
+        if step.blueprint is not None:
+            _check_fits(f"evaluation.schedule.{name}.blueprint", step.blueprint, built.family, places)
 
 
 def _check_task(config: Config, task: TaskData) -> None:
@@ -88,14 +87,24 @@ def _check_task(config: Config, task: TaskData) -> None:
             raise ValueError(f"task.{key}={str(getattr(given, key)).lower()} is for images; {name} has text")
     for mix, families in config.instances.mixes().items():
         for family in (family for family, weight in families.items() if weight):
-            faults = parse_faults(family)
-            if faults.few_classes or faults.label_noise:
-                raise ValueError(f"{mix}.{family} is about labels of images; {name} has text (weight 0 leaves it out)")
+            if parse_faults(family).few_classes:
+                raise ValueError(f"{mix}.{family} is about classes of images; {name} has text (weight 0 leaves it out)")
 
 
-def _check_fits(key: str, blueprint: str, family: str, offered: Iterable[str]) -> None:
-    names = list(offered)
+def _check_fits(key: str, blueprint: str, host_family: str, places: Sequence[Place]) -> None:
+    """Refuse a blueprint that fits none of the places, and say why where it says so itself."""
+    fits = compatible(place.site for place in places).any(dim=0).tolist()
+    offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
     if blueprint not in blueprint_ids():
-        known(key, blueprint, names)
-    if blueprint not in names:
-        raise ValueError(f"{key}: {blueprint!r} does not fit this {family} host; choose from {', '.join(names)}")
+        known(key, blueprint, offered)
+    if blueprint not in offered:
+        why = ""
+        for family, channels in {place.site for place in places}:
+            if blueprint in BLUEPRINTS[family]:
+                try:
+                    build_blueprint(family, blueprint, channels)
+                except ValueError as error:
+                    why = f" ({error})"
+        raise ValueError(
+            f"{key}: {blueprint!r} does not fit this {host_family} host{why}; choose from {', '.join(offered)}"
+        )

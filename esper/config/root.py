@@ -10,12 +10,12 @@ from esper.config.checks import at_least, at_most, distinct
 from esper.config.growth import (
     CounterfactualConfig,
     EnvConfig,
-    HostConfig,
     InstancesConfig,
     ObservationConfig,
     SlotsConfig,
     TaskConfig,
 )
+from esper.config.hosts import CNNConfig, HostConfig
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
 from esper.devices import parse_devices, shown
 from esper.hosts import check_fault, parse_faults
@@ -54,8 +54,8 @@ class ScheduleStep:
     """Host epoch at which it germinates."""
     slot: int = 0
     """Which slot, as its number in canonical order."""
-    blueprint: str = "conv_light"
-    """Which blueprint."""
+    blueprint: str | None = None
+    """Which blueprint; null = the first that fits the slot."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -130,7 +130,7 @@ class Config:
     """Python modules to import first, so that the blueprints that they register can be named."""
     task: TaskConfig = field(default_factory=TaskConfig)
     """The data that hosts train on."""
-    host: HostConfig = field(default_factory=HostConfig)
+    host: HostConfig = field(default_factory=CNNConfig)
     """The network that grows."""
     instances: InstancesConfig = field(default_factory=InstancesConfig)
     """Which hosts environments draw."""
@@ -209,6 +209,8 @@ class Config:
             self.slots.max_developing = self.slots.num_slots
         if self.slots.max_seeds is None:
             self.slots.max_seeds = self.slots.num_slots
+        if not self.instances.families:
+            self.instances.families = self.host.families()
         if self.trainer.num_steps is None:
             self.trainer.num_steps = self.env.num_epochs
 
@@ -227,15 +229,15 @@ class Config:
         at_most(
             "evaluation.num_hosts", self.evaluation.num_hosts, "instances.num_held_out", self.instances.num_held_out
         )
-        narrowest = min(self.host.widths)
+        what, narrowest = self.host.narrowest
         for key, families in self.instances.mixes().items():
             for family in (family for family, weight in families.items() if weight):
                 try:
-                    check_fault(family, len(self.host.widths))
+                    check_fault(family, self.host.name, self.host.num_blocks)
                 except ValueError as error:
                     raise ValueError(f"{key}.{family}: {error} (weight 0 leaves a family out)") from None
                 faults = parse_faults(family)
                 if faults.starved:
-                    at_most("instances.alive_channels", self.instances.alive_channels, "min(host.widths)", narrowest)
+                    at_most("instances.alive_channels", self.instances.alive_channels, what, narrowest)
                 if faults.width is not None:
-                    at_most(f"channels of {key}.{family}", faults.width, "min(host.widths)", narrowest)
+                    at_most(f"channels of {key}.{family}", faults.width, what, narrowest)

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from esper.config.errors import unknown_key
 from esper.config.evaluate import EvaluateConfig
+from esper.config.hosts import HOST_SCHEMAS, HostConfig
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
 
@@ -44,8 +45,12 @@ def _run_name(*, _root_: DictConfig) -> str:
 
 def register() -> None:
     """Make the schemas and the run name known to Hydra."""
-    ConfigStore.instance().store(name="schema", node=Config)
+    schema = OmegaConf.structured(Config)
+    schema.host = OmegaConf.structured(HostConfig)  # a default of one family would take no other's keys
+    ConfigStore.instance().store(name="schema", node=schema)
     ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
+    for family, host in HOST_SCHEMAS.items():
+        ConfigStore.instance().store(group="host", name=family, node=host)
     OmegaConf.register_new_resolver("esper.run_name", _run_name, replace=True)
 
 
@@ -76,7 +81,7 @@ def _check_keys(node: DictConfig, schema: type, prefix: str = "") -> None:
     for key in map(str, node):
         full = f"{prefix}{key}"
         if key not in known:
-            raise ValueError(unknown_key(full, schema))
+            raise ValueError(unknown_key(full, schema, own))
         if OmegaConf.is_interpolation(node, key):  # resolves to something that is checked where it stands
             continue
         if OmegaConf.is_missing(node, key):
@@ -111,7 +116,11 @@ def to_yaml(config: Config | EvaluateConfig) -> str:
 
 def from_yaml(text: str, schema: type[Schema]) -> Schema:
     """The configuration that :func:`to_yaml` wrote."""
-    return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text))), schema)
+    root, said = OmegaConf.structured(schema), cast(DictConfig, OmegaConf.create(text))
+    family = OmegaConf.select(said, "host.name")
+    if family in HOST_SCHEMAS:
+        root.host = OmegaConf.structured(HOST_SCHEMAS[family])
+    return load(cast(DictConfig, OmegaConf.merge(root, said)), schema)
 
 
 def plain_yaml(text: str) -> dict[str, Any]:

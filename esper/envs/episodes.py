@@ -82,6 +82,8 @@ class Episodes:
         num_epochs: int,
         val_accuracy: float,
         test_accuracy: float | None,
+        val_bits: float | None,
+        test_bits: float | None,
         host_cost: float,
         crashed: bool,
         shapley: Sequence[float],
@@ -93,7 +95,7 @@ class Episodes:
             state: of the slots of all environments.
             slot_ids: in canonical order.
             num_epochs: host epochs that it lasted.
-            val_accuracy, test_accuracy, crashed: see :class:`EpisodeRecord`.
+            val_accuracy, test_accuracy, val_bits, test_bits, crashed: see :class:`EpisodeRecord`.
             host_cost: multiply-adds that the host alone takes for an epoch.
             shapley: points by slot; what is not finite was not measured.
         """
@@ -105,6 +107,8 @@ class Episodes:
             episode_return=float(self.returns[env]),
             val_accuracy=val_accuracy,
             test_accuracy=test_accuracy,
+            val_bits=val_bits,
+            test_bits=test_bits,
             added_parameters=int((state.num_parameters[env] * fossilized).sum()),
             num_fossilized=int(fossilized.sum()),
             kept=tuple(

@@ -54,6 +54,7 @@ from esper.population import (
     MultiplyAdds,
     Population,
     Samples,
+    Scores,
     Valuation,
     evaluate,
     probe_hosts,
@@ -403,15 +404,19 @@ class GrowthEnv:
         over = self._over.nonzero().flatten().tolist()
         if not over:
             return ()
-        test = self._test_accuracy(self.state.stage == Stage.FOSSILIZED) if self.measure_test else None
+        bits = self.nursery.task.bits_per_byte
+        test = self._test_scores(self.state.stage == Stage.FOSSILIZED) if self.measure_test else None
+        final = [(valuation.scores if crash else valuation.kept) for crash in crashed.tolist()]
         return tuple(
             self.episodes.record(
                 env,
                 self.state,
                 self.slot_ids,
                 num_epochs=int(self.history.epoch[env]),
-                val_accuracy=float((valuation.scores if crashed[env] else valuation.kept).accuracy[env]),
-                test_accuracy=None if test is None else float(test[env]),
+                val_accuracy=float(final[env].accuracy[env]),
+                test_accuracy=None if test is None else float(test.accuracy[env]),
+                val_bits=bits(float(final[env].loss[env])),
+                test_bits=None if test is None else bits(float(test.loss[env])),
                 host_cost=self.costs.host_step,
                 crashed=bool(crashed[env]),
                 shapley=self._shapley[env].tolist(),
@@ -419,9 +424,8 @@ class GrowthEnv:
             for env in over
         )
 
-    def _test_accuracy(self, kept: Tensor) -> Tensor:
-        scores, _ = evaluate(self.population, self.nursery.test(self.instances), self.state.alpha * kept)
-        return scores.accuracy
+    def _test_scores(self, kept: Tensor) -> Scores:
+        return evaluate(self.population, self.nursery.test(self.instances), self.state.alpha * kept)[0]
 
     def _probe_fresh(self, fresh: Tensor) -> None:
         """Slot probes of new hosts, on the first batch that they will see."""

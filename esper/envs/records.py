@@ -68,6 +68,7 @@ class EpisodeRecord:
         episode_return: sum of unscaled rewards discounted by gamma, in points.
         val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked
             for.
+        val_bits, test_bits: its loss in bits per byte, ``None`` where the task is not text.
         added_parameters: of the FOSSILIZED modules.
         num_fossilized: how many.
         kept: slot id and blueprint of each FOSSILIZED module, in canonical order of slots.
@@ -86,6 +87,8 @@ class EpisodeRecord:
     episode_return: float
     val_accuracy: float
     test_accuracy: float | None
+    val_bits: float | None
+    test_bits: float | None
     added_parameters: int
     num_fossilized: int
     kept: tuple[tuple[str, str], ...]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from esper.envs.instances import Instance, InstanceData, instance_data
-from esper.hosts import SegmentedHost, fault_mask, reset_parameters
+from esper.hosts import SegmentedHost, fault_mask
 from esper.population import GrowthStage, Population, Samples, evaluate, train_epoch
 from esper.population.layout import flatten_parameters
 from esper.ranks import Ranks
@@ -123,7 +123,7 @@ class Nursery:
 
     def _birth(self, instance: Instance) -> tuple[Tensor, Tensor]:
         """Host parameters ``[P]`` and which of them exist ``bool [P]``."""
-        reset_parameters(self._host.segments, generator("host", instance.host_seed))
+        self._host.reset(generator("host", instance.host_seed))
         mask = fault_mask(self._host, instance.family, self.training.alive_channels)
         live = torch.cat([mask[name].flatten() for name, _ in self._host.named_host_parameters()])
         return flatten_parameters(self._host.segments), live

@@ -18,6 +18,7 @@ from torch import nn
 import esper
 from esper.blueprints import blueprint_ids, build_blueprint
 from esper.cache import cache_dir
+from esper.hosts import Place
 from esper.population.contest import Timings, Workload, hold_contest
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
@@ -120,8 +121,8 @@ def describe(workload: Workload) -> dict[str, object]:
         "parameters": [list(shape) for shape in layout.shapes],
         "slots": list(workload.slot_ids),
         "blueprints": [
-            [_structure(build_blueprint(workload.host.family, name, channels)) for name in names]
-            for channels, names in _offered(workload)
+            [_structure(build_blueprint(place.family, name, place.channels)) for name in names]
+            for place, names in _offered(workload)
         ],
         "input": list(workload.inputs.shape[1:]),
         "batch_size": workload.batch_size,
@@ -133,11 +134,11 @@ def describe(workload: Workload) -> dict[str, object]:
     }
 
 
-def _offered(workload: Workload) -> Iterator[tuple[int, list[str]]]:
-    """Channels at each slot, and the blueprints that may germinate there."""
-    channels = {place.slot_id: place.channels for place in workload.host.places}
+def _offered(workload: Workload) -> Iterator[tuple[Place, list[str]]]:
+    """Place of each slot, and the blueprints that may germinate there."""
     for slot_id, fits in zip(workload.slot_ids, workload.compatible.tolist(), strict=True):
-        yield channels[slot_id], [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+        offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+        yield workload.host.place(slot_id), offered
 
 
 def _structure(module: nn.Module) -> list[object]:

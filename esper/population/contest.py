@@ -16,9 +16,10 @@ from torch import Tensor
 
 from esper.actions import BlendAlgorithm
 from esper.blueprints import blueprint_ids, build_blueprint
-from esper.hosts import SegmentedHost, reset_parameters
+from esper.hosts import SegmentedHost
+from esper.layouts import layout_of
 from esper.population.counterfactuals import Samples, valuate
-from esper.population.layout import flatten_parameters
+from esper.population.layout import flatten_parameters, settle_buffers
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS, Mapping, build_mapping
 from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.population import Population
@@ -45,6 +46,7 @@ BARE_SHARE = 1 / 3
 BLENDED_ALPHA = 0.5
 LEARNING_RATE = 1e-3
 MAX_REASON = 200
+PROBE_SIZE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +262,7 @@ def _populate(workload: Workload, mapping: Mapping, *, grown: bool) -> Populatio
     )
     values = []
     for env in range(num_envs):
-        reset_parameters(host.segments, generator("calibration", env))
+        host.reset(generator("calibration", env))
         values.append(flatten_parameters(host.segments))
     population.reset(range(num_envs), torch.stack(values), torch.ones_like(torch.stack(values), dtype=torch.bool))
     turn = 0
@@ -285,15 +287,17 @@ def _growth(population: Population) -> GrowthStage:
 
 def _try_blueprints(workload: Workload, mapping: Mapping) -> None:
     """Run every blueprint that may germinate once: few hosts do not have them all."""
-    channels = {place.slot_id: place.channels for place in workload.host.places}
-    widths = [channels[slot_id] for slot_id in workload.slot_ids]
-    wanted = {(blueprint, widths[slot]) for slot, blueprint in workload.compatible.nonzero().tolist()}
-    for blueprint, width in sorted(wanted):
+    sites = [workload.host.place(slot_id).site for slot_id in workload.slot_ids]
+    wanted = {(blueprint, *sites[slot]) for slot, blueprint in workload.compatible.nonzero().tolist()}
+    for blueprint, family, width in sorted(wanted):
         blueprint_id = blueprint_ids()[blueprint]
         try:
-            program = mapping.prepare(build_blueprint(workload.host.family, blueprint_id, width))
+            module = build_blueprint(family, blueprint_id, width)
+            settle_buffers(module, workload.device)
+            program = mapping.prepare(module)
             parameters = torch.zeros(1, program.layout.size, device=workload.device)
+            feature = torch.zeros(1, *layout_of(family).probe(width, PROBE_SIZE), device=workload.device)
             with torch.no_grad():
-                mapping.call(program, parameters, mapping.pack(torch.zeros(1, 2, width, 4, 4, device=workload.device)))
+                mapping.call(program, parameters, mapping.pack(feature))
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"blueprint {blueprint_id}: {error}") from error

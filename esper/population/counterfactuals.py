@@ -21,10 +21,14 @@ from esper.population.plan import FROM_INPUT, Flow, Rows, build_plan
 from esper.population.population import Population
 from esper.tasks.batches import Prepare, as_stored
 
+EVALUATION_LOGITS = 1 << 22
+"""The same of output numbers: of text there are far more of them."""
+
 EVALUATION_ELEMENTS = 1 << 20
 """Input numbers of all hosts together in one evaluation batch: few calls for tiny images, bounded memory for others."""
 
 MIN_EVALUATION_BATCH = 64
+"""In targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +140,7 @@ def _sums(
         sums += weighted_sums(mapping.unpack(logits), targets, counted)
 
     with torch.no_grad():
-        for batch in _batches(samples, population.num_envs):
+        for batch in _batches(samples, population.num_envs, population.host.num_classes):
             x, targets = population.cast(samples.prepare(samples.inputs[batch])), samples.targets[batch].long()
             entry = mapping.share(x, population.num_envs)
             result = run(network, main, values, entry=entry, keep=other is not None)
@@ -147,9 +151,12 @@ def _sums(
     return main_sums, other_sums
 
 
-def _batches(samples: Samples, num_envs: int) -> list[slice]:
+def _batches(samples: Samples, num_envs: int, num_classes: int) -> list[slice]:
     """Consecutive slices that cover every sample."""
-    size = max(MIN_EVALUATION_BATCH, EVALUATION_ELEMENTS // (num_envs * samples.inputs[0].numel()))
+    outputs = samples.targets[0].numel()
+    inputs_fit = EVALUATION_ELEMENTS // (num_envs * samples.inputs[0].numel())
+    outputs_fit = EVALUATION_LOGITS // (num_envs * outputs * num_classes)
+    size = max(-(-MIN_EVALUATION_BATCH // outputs), min(inputs_fit, outputs_fit))
     return [slice(begin, begin + size) for begin in range(0, len(samples.targets), size)]
 
 

@@ -16,7 +16,7 @@ from esper.blending import BlendedModule, Gate
 from esper.blueprints import blueprint_ids, build_blueprint
 from esper.hosts import SegmentedHost, reset_parameters
 from esper.population.forward import Network
-from esper.population.layout import flatten_parameters
+from esper.population.layout import Columns, ParameterLayout, flatten_parameters, settle_buffers
 from esper.population.mapping import Mapping, Program
 from esper.population.plan import Directory
 from esper.population.scaling import LossScales
@@ -62,16 +62,18 @@ class Population:
         self.autocast_dtype = autocast_dtype
         fp16 = autocast_dtype is torch.float16
         self.scales = LossScales(num_envs, len(self.slot_ids), self.device) if fp16 else None
-        channels = {place.slot_id: place.channels for place in host.places}
-        self.channels = [channels[slot_id] for slot_id in self.slot_ids]
+        self.places = [host.place(slot_id) for slot_id in self.slot_ids]
+        settle_buffers(host.segments, self.device)
+        whole = nn.Sequential(*host.segments)
         self.sections = _split(host, self.slot_ids, mapping)
-        self.hosts = Stack(mapping.prepare(nn.Sequential(*host.segments)), self.device, dtype)
+        self.columns = Columns.of(whole, [section.module for section in self.sections])
+        self.hosts = Stack(Program(whole, ParameterLayout.of(whole)), self.device, dtype)
         self.hosts.append(range(num_envs), torch.zeros(num_envs, self.hosts.program.layout.size))
         self.modules: dict[tuple[int, int], Stack] = {}
         self.gates: dict[int, Stack] = {}
         self.blueprint = torch.full((num_envs, len(self.slot_ids)), -1)
         self.algorithm = torch.zeros(num_envs, len(self.slot_ids), dtype=torch.long)
-        self._programs: dict[tuple[str, int], Program] = {}
+        self._programs: dict[tuple[str, tuple[str, int]], Program] = {}
 
     @property
     def network(self) -> Network:
@@ -79,6 +81,7 @@ class Population:
         return Network(
             mapping=self.mapping,
             sections=self.sections,
+            columns=self.columns,
             modules=self.modules,
             gates=self.gates,
             autocast_dtype=self.autocast_dtype,
@@ -241,7 +244,7 @@ class Population:
             algorithm = BlendAlgorithm(int(self.algorithm[environment, slot]))
             gate = None
             if algorithm == BlendAlgorithm.GATE:
-                gate = Gate(self.channels[slot]).to(device=self.device, dtype=self.dtype)
+                gate = self._gate(slot).to(device=self.device, dtype=self.dtype)
                 _load(gate, self.gates[slot], environment)
             blended = BlendedModule(body, algorithm, gate, alpha[slot]).to(device=self.device, dtype=self.dtype)
             blended.alpha.fill_(alpha[slot])  # again, in the population's own precision
@@ -249,18 +252,25 @@ class Population:
         return host
 
     def _program(self, blueprint_id: str, slot: int) -> Program:
-        key = blueprint_id, self.channels[slot]
+        family, channels = site = self.places[slot].site
+        key = blueprint_id, site
         if key not in self._programs:
-            self._programs[key] = self.mapping.prepare(build_blueprint(self.host.family, *key))
+            module = build_blueprint(family, blueprint_id, channels)
+            settle_buffers(module, self.device)
+            self._programs[key] = self.mapping.prepare(module)
         return self._programs[key]
 
+    def _gate(self, slot: int) -> Gate:
+        return Gate(self.places[slot].channels, self.places[slot].layout)
+
     def _add_gate(self, environment: int, slot: int) -> None:
+        gate = self._gate(slot)
         if slot not in self.gates:
             self.gates[slot] = self._gate_stack(slot)
-        self.gates[slot].append([environment], flatten_parameters(Gate(self.channels[slot])).unsqueeze(0))
+        self.gates[slot].append([environment], flatten_parameters(gate).unsqueeze(0))
 
     def _gate_stack(self, slot: int) -> Stack:
-        return Stack(self.mapping.prepare(Gate(self.channels[slot])), self.device, self.dtype)
+        return Stack(self.mapping.prepare(self._gate(slot)), self.device, self.dtype)
 
     def _remove_gate(self, environment: int, slot: int) -> None:
         self.gates[slot].remove([environment])

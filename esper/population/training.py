@@ -165,7 +165,7 @@ def step_gradients(
         x: ``[E, B, ...]`` inputs.
         y: ``int64 [E, B]`` targets.
         stacks: owners to take gradients for.
-        probe: also return features at the slots and their gradients, ``[E, B, C, H, W]``.
+        probe: also return features at the slots and their gradients, ``[E, B, ...]``.
         factors: fp16's scales of the hosts' losses ``[E]`` and of incubation's ``[R]``, which ``gradients`` carry.
     """
     mapping, network = population.mapping, population.network
@@ -190,7 +190,8 @@ def step_gradients(
     for arrived in seen:
         count = len(mapping.tensors(arrived))
         gradient = mapping.unpack(mapping.from_tensors(feature_gradients[:count])).to(population.dtype)
-        arrived_gradients.append(gradient if factors is None else gradient / factors[0].view(-1, 1, 1, 1, 1))
+        scale = None if factors is None else factors[0].view(-1, *([1] * (gradient.dim() - 1)))
+        arrived_gradients.append(gradient if scale is None else gradient / scale)
         feature_gradients = feature_gradients[count:]
     arrived_values = [mapping.unpack(mapping.detach(arrived)).to(population.dtype) for arrived in seen]
     return StepResult(losses.detach(), auxiliary.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients)

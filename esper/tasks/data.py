@@ -98,6 +98,7 @@ class TaskData:
         test: final scores only.
         num_classes: targets are 0 to num_classes - 1; for text the size of the vocabulary.
         version: changes whenever the same name would mean other numbers.
+        bytes_per_token: of text, on average: what makes losses of different vocabularies comparable.
         mean, std: of the training pixels ``float32 [C, 1, 1]``, for ``uint8`` images; nothing for others.
 
     Raises:
@@ -110,6 +111,7 @@ class TaskData:
     val: Split
     test: Split
     num_classes: int
+    bytes_per_token: float = 1.0
     mean: Tensor | None = None
     std: Tensor | None = None
 
@@ -178,6 +180,10 @@ class TaskData:
     def random_loss(self) -> float:
         """Cross-entropy, in nats, of that guess."""
         return math.log(self.num_classes)
+
+    def bits_per_byte(self, loss: float) -> float | None:
+        """A loss in nats per token as bits per byte of text; ``None`` for other tasks."""
+        return loss / math.log(2) / self.bytes_per_token if self.kind == "tokens" else None
 
     @property
     def device(self) -> torch.device:

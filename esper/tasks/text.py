@@ -48,7 +48,15 @@ def text_task(name: str, version: int, texts: Texts, length: int, vocab_size: in
         encoding = trained_encoding(name, texts.train, vocab_size)
         size, parts = encoding.get_vocab_size(), [encode(encoding, text) for text in whole]
     train, val, test = (windows(part, length) for part in parts)
-    return TaskData(name=name, version=version, train=train, val=val, test=test, num_classes=size)
+    return TaskData(
+        name=name,
+        version=version,
+        train=train,
+        val=val,
+        test=test,
+        num_classes=size,
+        bytes_per_token=sum(map(len, whole)) / sum(map(len, parts)),
+    )
 
 
 def windows(tokens: Tensor, length: int) -> Split:

@@ -64,7 +64,7 @@ class GateEvaluated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeEnded(Event):
-    """One host has been trained to its end, or crashed. Accuracies are fractions of 1."""
+    """One host has been trained to its end, or crashed. Accuracies are fractions of 1, bits are per byte of text."""
 
     kind: ClassVar[str] = "episode_ended"
 
@@ -75,6 +75,7 @@ class EpisodeEnded(Event):
     episode_return: float
     val_accuracy: float
     test_accuracy: float | None
+    val_bits: float | None
     added_parameters: int
     num_fossilized: int
     crashed: bool

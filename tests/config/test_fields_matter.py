@@ -158,7 +158,7 @@ ELSEWHERE = {
     "task.url": "tests/tasks/test_published.py, test_text.py: only some tasks are downloaded",
     "task.context_length": "tests/tasks/test_text.py: for text only",
     "task.vocab_size": "tests/tasks/test_text.py: for text only",
-    "host.name": "one host only: unknown names are refused in test_preflight.py",
+    "host.name": "tests/config/test_host_choice.py: the group chooses it, and with it the other keys",
 }
 """Fields that need more than another word, or have but one value, and where they are tested."""
 

@@ -10,13 +10,14 @@ import pytest
 from omegaconf import OmegaConf
 
 import esper.config.growth
+import esper.config.hosts
 import esper.config.learning
 import esper.config.root
 from esper.actions import HEADS
 from esper.config import Config, compose, load, to_plain
 from esper.config.learning import EntropyMultipliers
 
-MODULES = (esper.config.growth, esper.config.learning, esper.config.root)
+MODULES = (esper.config.growth, esper.config.hosts, esper.config.learning, esper.config.root)
 
 
 def schema_classes() -> list[ast.ClassDef]:

@@ -37,7 +37,9 @@ def pool(laboratory: Laboratory) -> InstancePool:
 def pool_of(families: tuple[str, ...]) -> InstancePool:
     """One instance of each."""
     weights = dict.fromkeys(families, 1.0)
-    return InstancePool.build(weights, len(families), "train", num_blocks=3, num_classes=10, num_few_classes=3)
+    return InstancePool.build(
+        weights, len(families), "train", host_family="cnn", num_blocks=3, num_classes=10, num_few_classes=3
+    )
 
 
 def cache(laboratory: Laboratory, num_envs: int) -> TwinCache:

@@ -29,7 +29,7 @@ def workload(host: SegmentedHost | None = None) -> Workload:
     return Workload(
         host=host,
         slot_ids=host.slot_ids,
-        compatible=compatible("cnn", [place.channels for place in host.places]),
+        compatible=compatible(place.site for place in host.places),
         num_envs=3,
         inputs=images,
         targets=labels,

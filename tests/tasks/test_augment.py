@@ -91,7 +91,7 @@ def nursery(augmentation: Augmentation) -> tuple[Nursery, InstancePool]:
         pools=[False],
     )
     training = HostTraining(num_epochs=2, steps_per_epoch=3, batch_size=8, lr=0.01, augmentation=augmentation)
-    pool = InstancePool.build({"intact": 1.0}, 2, "train", num_blocks=1, num_classes=10)
+    pool = InstancePool.build({"intact": 1.0}, 2, "train", host_family="cnn", num_blocks=1, num_classes=10)
     return Nursery(task, host, training), pool
 
 

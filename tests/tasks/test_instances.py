@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.envs.instances import Instance, InstancePool, instance_data
-from esper.tasks import load_task
+from esper.tasks import IGNORED, Split, load_task
 
 FAMILIES = {"intact": 2.0, "starved_0": 1.0, "starved_2": 1.0, "centre_tap_12": 1.0, "few_classes": 1.0}
 
@@ -18,7 +19,9 @@ FAMILIES = {"intact": 2.0, "starved_0": 1.0, "starved_2": 1.0, "centre_tap_12": 
 def pool(
     split: str = "train", count: int = 60, families: dict[str, float] = FAMILIES, base_seed: int = 0
 ) -> InstancePool:
-    return InstancePool.build(families, count, split, num_blocks=3, num_classes=10, base_seed=base_seed)
+    return InstancePool.build(
+        families, count, split, host_family="cnn", num_blocks=3, num_classes=10, base_seed=base_seed
+    )
 
 
 def seeds(instances: InstancePool) -> set[int]:
@@ -132,7 +135,7 @@ def test_without_restriction_every_sample_counts_alike() -> None:
 def test_families_of_data_and_rate_leave_the_host_whole_and_joined_ones_have_all_of_theirs() -> None:
     families = {"few_samples": 1.0, "label_noise": 1.0, "lr_times_3": 1.0, "label_noise+few_classes+few_samples": 1.0}
     few, noisy, fast, joined = InstancePool.build(
-        families, 4, "train", num_blocks=3, num_classes=10, data_fraction=0.2, label_noise_rate=0.4
+        families, 4, "train", host_family="cnn", num_blocks=3, num_classes=10, data_fraction=0.2, label_noise_rate=0.4
     )
     assert [(x.data_fraction, x.label_noise_rate, x.faults.lr_factor) for x in (few, noisy, fast)] == [
         (0.2, 0.0, 1.0),
@@ -145,7 +148,9 @@ def test_families_of_data_and_rate_leave_the_host_whole_and_joined_ones_have_all
 
 
 def one_of(family: str, index: int = 0, **numbers: float) -> Instance:
-    instances = InstancePool.build({family: 1.0}, 3, "train", num_blocks=3, num_classes=10, **numbers)  # type: ignore[arg-type]
+    instances = InstancePool.build(
+        {family: 1.0}, 3, "train", host_family="cnn", num_blocks=3, num_classes=10, **numbers
+    )  # type: ignore[arg-type]
     return instances[index]
 
 
@@ -194,6 +199,21 @@ def test_joined_data_faults_apply_to_one_another() -> None:
     assert set(told.tolist()) == set(labels.tolist()) == set(instance.classes)
 
 
+def test_noise_in_text_is_in_single_tokens() -> None:
+    task = load_task("synthetic_text", max_samples=60)
+    windows = task.train.targets.clone()
+    windows[-1, 5:] = IGNORED
+    task = replace(task, train=Split(task.train.inputs, windows))
+    noisy = instance_data(task, one_of("label_noise", label_noise_rate=0.25)).train_targets
+    counted = windows != IGNORED
+    assert torch.equal(noisy == IGNORED, ~counted)
+    wrong = (noisy != windows) & counted
+    assert int(wrong.sum()) == round(0.25 * int(counted.sum()))
+    assert (wrong.any(dim=1) & ~wrong.all(dim=1)).float().mean() > 0.9
+    assert int(noisy[counted].min()) >= 0
+    assert int(noisy[counted].max()) < task.num_classes
+
+
 @pytest.mark.parametrize(
     ("families", "message"),
     [
@@ -216,7 +236,7 @@ def test_other_bad_values_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 instance, not 0"):
         pool(count=0)
     with pytest.raises(ValueError, match="num_few_classes=11 must be from 2 to 10"):
-        InstancePool.build(FAMILIES, 4, "train", num_blocks=3, num_classes=10, num_few_classes=11)
+        InstancePool.build(FAMILIES, 4, "train", host_family="cnn", num_blocks=3, num_classes=10, num_few_classes=11)
     with pytest.raises(ValueError, match="data_fraction=0 must be above 0 and at most 1"):
         one_of("few_samples", data_fraction=0)
     with pytest.raises(ValueError, match=r"label_noise_rate=1.5 must be above 0 and at most 1"):

@@ -130,6 +130,7 @@ def test_an_encoding_says_the_same_with_fewer_tokens_and_is_trained_once(
     assert encoding.decode(targets[0], skip_special_tokens=False).encode() == train
     assert "".join(map(encoding.decode, targets[1:])).encode() == valid
     assert 257 < task.num_classes <= 300
+    assert task.bytes_per_token == pytest.approx((len(train) + len(valid)) / sum(map(len, targets)))
     assert len(targets[0]) < len(train) / 2
     kept.write_text(kept.read_text().replace("\n", " "))
     before = kept.stat().st_mtime_ns

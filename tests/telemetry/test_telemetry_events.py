@@ -76,6 +76,7 @@ def test_not_measured_stays_null() -> None:
         episode_return=0.0,
         val_accuracy=0.7,
         test_accuracy=None,
+        val_bits=None,
         added_parameters=0,
         num_fossilized=0,
         crashed=False,
