@@ -120,8 +120,7 @@ def check(config: EvaluateConfig) -> None:
     trained = read_trained(config)
     own = experiment(config, trained)
     preflight(own)
-    if config.tuning is not None:
-        read_tuning(Path(config.tuning), own)
+    _check_budget(config, trained, read_tunings(config, own))
     task = load_task(own.task.name)
     trained_on, held_out = (
         {instance.family for instance in instance_pool(own, task, split)} for split in ("train", "held_out")
@@ -154,7 +153,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
         trained = read_trained(config)
         laboratory = build_laboratory(experiment(config, trained), ranks)
         policies = [_restore(laboratory, run) for run in trained]
-        tuning = None if config.tuning is None else read_tuning(Path(config.tuning), laboratory.config)
+        tuning = read_tunings(config, laboratory.config)
     folder = RunFolder.create(run_dir, to_yaml(config)) if ranks.is_first else RunFolder(run_dir)
     if ranks.is_first and config.console != "off":
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
@@ -163,16 +162,17 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
     with StopSignals(), _mirror(config, folder, ranks), run_status(folder, ranks.rank):
         with TelemetryHub(loggers, Level.off) as hub:
             twins = _twins(laboratory, hub)
-            wanted = [name for name in TUNED if name in config.controllers]
-            if tuning is None and wanted:
-                tuning = tune(
+            wanted = _untuned(config, tuning)
+            if wanted:
+                found = tune(
                     laboratory,
                     twins,
-                    budget=config.tuning_epochs or trained[0].env_epochs,
+                    budget=_budget(config, trained),
                     seed=config.seed,
                     controls=wanted,
                     progress=lambda name, done, total: hub.stage(f"tuning {name}", done, total),
                 )
+                tuning = found if tuning is None else tuning.merged(found)
             if tuning is not None and ranks.is_first:
                 write_atomic(folder.path / "tuning.json", json.dumps(tuning.to_record(), indent=2) + "\n")
             standings = _play(config, laboratory, policies, twins, tuning, hub)
@@ -207,12 +207,43 @@ def _restore(laboratory: Laboratory, run: Trained) -> tuple[GrowthPolicy, Normal
     return policy, normaliser
 
 
-def read_tuning(path: Path, config: Config) -> Tuning:
-    """The tuning of an earlier evaluation.
+def read_tunings(config: EvaluateConfig, own: Config) -> Tuning | None:
+    """The tunings of earlier evaluations together, ``None`` if none is named.
 
     Raises:
-        ValueError: there is none, it cannot be read, or it was found for another configuration.
+        ValueError: there is none, it cannot be read, or it was found for another configuration or within another budget
+            than the first.
     """
+    merged: Tuning | None = None
+    for name in config.tunings:
+        found = _read_tuning(Path(name), own)
+        try:
+            merged = found if merged is None else merged.merged(found)
+        except ValueError as error:
+            raise ValueError(f"tuning: {name}: {error}") from error
+    return merged
+
+
+def _budget(config: EvaluateConfig, trained: Sequence[Trained]) -> int:
+    return config.tuning_epochs or trained[0].env_epochs
+
+
+def _untuned(config: EvaluateConfig, tuning: Tuning | None) -> list[str]:
+    """Controls that are still to be tuned."""
+    return [name for name in TUNED if name in config.controllers and (tuning is None or name not in tuning.tuned)]
+
+
+def _check_budget(config: EvaluateConfig, trained: Sequence[Trained], tuning: Tuning | None) -> None:
+    """Refuse to tune controls within another budget than those that are tuned already had."""
+    missing, budget = _untuned(config, tuning), _budget(config, trained)
+    if tuning is not None and missing and budget != tuning.budget:
+        raise ValueError(
+            f"tuning: {', '.join(missing)} would be tuned within {budget} environment epochs, the controls there had "
+            f"{tuning.budget}: set tuning_epochs={tuning.budget}"
+        )
+
+
+def _read_tuning(path: Path, config: Config) -> Tuning:
     try:
         tuning = Tuning.from_record(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -75,7 +75,7 @@ def collect(
     Args:
         env: to be stepped.
         policy, normaliser: who acts, and on what scale.
-        buffer: empty, or filled in part by a call that was stopped.
+        buffer: to be filled, or filled in part by a call that was stopped.
         carry: where the environments are.
         generator: of the policy's choices.
         on_step: told of every step.
@@ -86,9 +86,8 @@ def collect(
         after the last step: the next call with the same arguments goes on from there.
     """
     device = carry.hidden[0].device
-    if not buffer.size:
+    if not carry.raw:
         buffer.start(carry.hidden)
-        carry.raw = []
     while not buffer.full:
         seen = carry.observation.to(device)
         carry.raw.append(seen.features)
@@ -122,7 +121,8 @@ def collect(
         carry.hidden = act.hidden[0].masked_fill(ended, 0.0), act.hidden[1].masked_fill(ended, 0.0)
         if stop():
             return None
-    return torch.stack(carry.raw, dim=1)
+    raw, carry.raw = torch.stack(carry.raw, dim=1), []
+    return raw
 
 
 def _stages_of(env: GrowthEnv) -> Callable[[int], str]:

@@ -56,7 +56,8 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
             start = ranks.broadcast(how_to_start(folder, config) if ranks.is_first else None)
             assert start is not None, "the first rank has decided"
             if start.finished:
-                _say(config, [f"the run in {folder.path} has finished: trainer.num_iterations=<more> goes on with it"])
+                if ranks.is_first:
+                    _say(config, [f"the run in {folder.path} has finished: trainer.num_iterations=<more> goes on"])
                 return
             start.set_threads(ranks)
             laboratory = build_laboratory(start.config, ranks)

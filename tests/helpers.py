@@ -30,6 +30,7 @@ from esper.envs.records import EnvView, StepResult
 from esper.envs.twins import Nursery, TwinCache
 from esper.hosts import SegmentedHost
 from esper.lifecycle import Stage
+from esper.policy import GrowthPolicy
 from esper.precision import supported
 from esper.tasks import Split
 
@@ -172,6 +173,13 @@ class Eager:
         actions = self._rest.act(replace(view, observation=observation))
         actions[:, Head.TEMPO] = Tempo.FAST
         return actions
+
+
+@torch.no_grad()
+def give_opinions(policy: GrowthPolicy, scale: float = 30.0) -> None:
+    """Make a new policy's logits differ clearly."""
+    for network in policy.heads.networks.values():
+        getattr(network, "score", network)[-1].weight.mul_(scale)
 
 
 def play_episode(env: GrowthEnv, chooser: Controller) -> list[StepResult]:

@@ -19,11 +19,22 @@ from esper.telemetry.records import read_jsonl, without_times
 CLOCKS = {"stopwatch", "rollout_seconds", "host_seconds", "_stopwatch"}
 """Names under which times are kept."""
 
-CACHES = {"_programs", "_data", "sections", "_progress"}
-"""Names of what can be worked out again."""
+PROTOTYPES = {"host", "_host", "program", "_programs", "sections"}
+"""Names of modules whose parameters are only a shape."""
 
-ELSEWHERE = {"host", "nursery", "mapping", "pool", "hub", "folder", "_signals", "_vote", "_make_population"}
-"""Names of what a run is given anew."""
+GIVEN = {
+    "nursery",
+    "_nursery",
+    "mapping",
+    "pool",
+    "hub",
+    "folder",
+    "_signals",
+    "_vote",
+    "_make_population",
+    "_progress",
+}
+"""Names of what a run is given anew, and which does not change in it but for what can be worked out again."""
 
 RESULT_CLOCKS = ("wall_seconds", "env_epochs_per_second", "command", "git_sha", "git_dirty")
 
@@ -58,7 +69,7 @@ def differing(a: Any, b: Any, path: str = "", seen: set[int] | None = None) -> l
         if not is_dataclass(a) and vars(a).keys() != vars(b).keys():
             return [f"{path}: {sorted(vars(a).keys() ^ vars(b).keys())}"]
         names = [item.name for item in fields(a)] if is_dataclass(a) else list(vars(a))
-        left_out = CLOCKS | CACHES | ELSEWHERE
+        left_out = CLOCKS | PROTOTYPES | GIVEN
         return [
             line
             for name in names

@@ -39,8 +39,8 @@ class EvaluateConfig:
     """Host families to draw instances from, with their weights; {} = those that the run held out."""
     sampled: bool = True
     """A second row for the learned controller, sampling its actions."""
-    tuning: str | None = None
-    """A ``tuning.json`` of an earlier evaluation of the same configuration; null = tune the controls now."""
+    tuning: Any = None
+    """``tuning.json`` of one or several earlier evaluations of the same configuration; what they lack is tuned now."""
     tuning_epochs: int | None = None
     """Environment epochs that each tuned control may spend on training instances; null = as many as training spent."""
     draws: int = 10_000
@@ -63,6 +63,10 @@ class EvaluateConfig:
         if not all(isinstance(path, str) and path for path in checkpoints):
             raise ValueError(f"checkpoint must be a path or a list of paths, got {self.checkpoint!r}")
         distinct("checkpoint", checkpoints)
+        if not all(isinstance(path, str) and path for path in self.tunings):
+            raise ValueError(f"tuning must be a path or a list of paths, got {self.tuning!r}")
+        if self.tunings:
+            distinct("tuning", self.tunings)
         distinct("controllers", self.controllers)
         at_least("num_hosts", self.num_hosts, 2)  # one host does not show how much hosts differ
         at_least("draws", self.draws, 1)
@@ -79,4 +83,13 @@ class EvaluateConfig:
     @property
     def checkpoints(self) -> list[Any]:
         """What ``checkpoint`` names, as a list."""
-        return list(self.checkpoint) if isinstance(self.checkpoint, list | tuple) else [self.checkpoint]
+        return _as_list(self.checkpoint)
+
+    @property
+    def tunings(self) -> list[Any]:
+        """What ``tuning`` names, as a list; empty for null."""
+        return [] if self.tuning is None else _as_list(self.tuning)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

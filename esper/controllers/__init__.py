@@ -17,7 +17,7 @@ from esper.controllers.probe_rule import ProbeRule, ProbeRuleParameters
 from esper.controllers.schedule import PlannedGermination, Schedule
 from esper.controllers.simple import Never, RandomLegal
 from esper.controllers.static import Static
-from esper.controllers.tuned import GrowthPlan, Tuning
+from esper.controllers.tuned import TUNED, GrowthPlan, Tuning
 from esper.envs.records import PlantedModule
 from esper.policy import GrowthPolicy, Normaliser
 from esper.rng import generator
@@ -159,17 +159,6 @@ CONTROLLERS: dict[str, Callable[[ControllerContext], Controller]] = {
     "static_full": _static_full,
     "static_best": _static_best,
 }
-
-TUNED = (
-    "heuristic",
-    "probe_rule",
-    "probe_and_keep",
-    "schedule_best",
-    "schedule_per_family",
-    "static_full",
-    "static_best",
-)
-"""Controls that tuning finds parameters for."""
 
 AFTER_TRAINING: dict[str, str] = {
     **{name: "parameters tuned on training instances" for name in TUNED if name != "heuristic"},

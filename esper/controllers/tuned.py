@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 from esper.blueprints import blueprint_ids
@@ -15,6 +15,17 @@ from esper.controllers.schedule import PlannedGermination
 GrowthPlan: TypeAlias = tuple[PlannedGermination, ...]
 
 VERSION = 1
+
+TUNED = (
+    "heuristic",
+    "probe_rule",
+    "probe_and_keep",
+    "schedule_best",
+    "schedule_per_family",
+    "static_full",
+    "static_best",
+)
+"""Controls that tuning finds parameters for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +61,32 @@ class Tuning:
     static_best: str | None = None
     spent: Mapping[str, int] = field(default_factory=dict)
     returns: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def tuned(self) -> frozenset[str]:
+        """Controls that have parameters here."""
+        return frozenset(name for name in TUNED if getattr(self, name) is not None)
+
+    def merged(self, other: Tuning) -> Tuning:
+        """This, with the controls that only the other one has.
+
+        Raises:
+            ValueError: the other one belongs to another experiment, or gave its controls another budget: they would not
+                be rivals of equal means.
+        """
+        if (self.experiment, self.slot_ids) != (other.experiment, other.slot_ids):
+            raise ValueError("it belongs to another experiment")
+        if self.budget != other.budget:
+            raise ValueError(
+                f"its controls had {other.budget} environment epochs each, the others {self.budget}: tune all with the "
+                f"same (tuning_epochs={self.budget})"
+            )
+        return replace(
+            self,
+            spent={**other.spent, **self.spent},
+            returns={**other.returns, **self.returns},
+            **{name: getattr(other, name) for name in other.tuned - self.tuned},
+        )
 
     def to_record(self) -> dict[str, Any]:
         """Plain JSON types."""

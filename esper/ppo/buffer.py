@@ -141,6 +141,8 @@ class RolloutBuffer:
 
     def clear(self) -> None:
         """Forget the rollout."""
+        for stored in self._columns().values():
+            stored.zero_()
         self._cursor = 0
 
     def state_dict(self) -> State:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +34,39 @@ TRAINING = (
 )
 
 
+TUNED_TOGETHER = (
+    ("schedule_best", "schedule_per_family", "static_full", "static_best"),
+    ("heuristic",),
+    ("probe_rule",),
+    ("probe_and_keep",),
+)
+
+
 def job(seed: int) -> Job:
     """One run of training, on one core."""
     return Job(RUNS / f"seed{seed}", (*TRAINING, f"seed={seed}"))
 
 
-def evaluate(jobs: Sequence[Job], devices: str, num_hosts: int, tuning_epochs: int | None) -> Path:
-    """Judge all runs together; the folder of the evaluation."""
-    folder = RUNS / f"evaluation-{len(jobs)}"
+def evaluate(folder: Path, jobs: Sequence[Job], *words: str) -> Path:
+    """Judge runs together, unless that has been done; the folder of the evaluation."""
     if not (folder / "result.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        words = [
-            f"checkpoint=[{','.join(str(job.folder) for job in jobs)}]",
-            f"num_hosts={num_hosts}",
-            f"devices={devices}",
-            f"tuning_epochs={'null' if tuning_epochs is None else tuning_epochs}",
-            "console=plain",
-            f"hydra.run.dir={folder}",
-        ]
-        subprocess.run([sys.executable, "-m", "esper.evaluate", *words], check=True)
+        checkpoints = ",".join(str(job.folder) for job in jobs)
+        command = [sys.executable, "-m", "esper.evaluate", f"checkpoint=[{checkpoints}]", *words]
+        subprocess.run([*command, "console=plain", f"hydra.run.dir={folder}"], check=True)
     return folder
+
+
+def tune(one: Job, num_hosts: int, budget: int | None, at_once: int) -> list[Path]:
+    """Tune the controls, some beside each other, each process on one core; what was found for each of them."""
+    words = (f"num_hosts={num_hosts}", f"tuning_epochs={'null' if budget is None else budget}")
+
+    def one_group(names: Sequence[str]) -> Path:
+        folder = RUNS / f"tuning-{names[0]}"
+        return evaluate(folder, [one], f"controllers=[{','.join(names)}]", *words) / "tuning.json"
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(one_group, TUNED_TOGETHER))
 
 
 def table(result: dict[str, Any]) -> str:
@@ -126,14 +140,21 @@ def main() -> None:
     """Train, evaluate, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="run seeds, from 0")
-    parser.add_argument("--at-once", type=int, default=2, help="runs beside each other, each on one core")
-    parser.add_argument("--devices", default="[cpu,cpu]", help="of tuning and evaluation")
+    parser.add_argument("--at-once", type=int, default=2, help="runs and searches beside each other, each on one core")
+    parser.add_argument("--devices", default="[cpu,cpu]", help="of the evaluation")
     parser.add_argument("--hosts", type=int, default=64, help="held-out hosts")
     parser.add_argument("--tuning-epochs", type=int, help="of each control; as many as training took, if not given")
     options = parser.parse_args()
     jobs = [job(seed) for seed in range(options.seeds)]
     make(jobs, options.at_once)
-    folder = evaluate(jobs, options.devices, options.hosts, options.tuning_epochs)
+    found = tune(jobs[0], options.hosts, options.tuning_epochs, options.at_once)
+    folder = evaluate(
+        RUNS / f"evaluation-{options.seeds}",
+        jobs,
+        f"num_hosts={options.hosts}",
+        f"devices={options.devices}",
+        f"tuning=[{','.join(map(str, found))}]",
+    )
     result = json.loads((folder / "result.json").read_text())
     learning_curves(jobs, result, HERE / "learning_curves.png")
     for name in FIGURES:

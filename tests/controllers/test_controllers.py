@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import controller, play_episode, small_env, small_laboratory, some_tuning
+from helpers import controller, give_opinions, play_episode, small_env, small_laboratory, some_tuning
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import Simulated, fits_all
@@ -54,9 +54,7 @@ def new_policy(num_slots: int, seed: int = 0, scale: float = 300.0) -> tuple[Gro
         blueprint_head_dims=(16,),
         value_dim=16,
     )
-    with torch.no_grad():
-        for network in policy.heads.networks.values():
-            network[-1].weight.mul_(scale)
+    give_opinions(policy, scale)
     return policy, Normaliser(torch.ones(31 + 34 * num_slots, dtype=torch.bool))
 
 
@@ -268,9 +266,7 @@ def laboratory() -> Laboratory:
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_learned_controller_is_frozen_and_reproducible(laboratory: Laboratory, deterministic: bool) -> None:
     policy, normaliser = laboratory.policy()
-    with torch.no_grad():
-        for network in policy.heads.networks.values():
-            network[-1].weight.mul_(30.0)
+    give_opinions(policy)
     normaliser.merge(moments(torch.randn(50, policy.num_features)))
     before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (policy, normaliser)]
     runs = []

@@ -86,6 +86,7 @@ def table(folder: Path) -> list[dict[str, str]]:
         ),
         ({"families": {"starved_9": 1.0}}, "names block 9; the host has blocks 0 to 2"),
         ({"tuning": "nowhere.json"}, "tuning: cannot read nowhere.json (No such file or directory)"),
+        ({"tuning": ["a.json", "a.json"]}, "tuning names a.json more than once"),
         ({"devices": 99}, "devices=99: 99 is not there; visible: cpu"),
     ],
 )
@@ -207,6 +208,26 @@ def test_a_tuning_is_kept_and_gives_the_same_controls_again(
     assert first == second
     assert read(finished / "tuning.json") == read(tmp_path / "tuning.json")
     assert 0 < read(finished / "tuning.json")["spent"]["schedule_best"] <= 160
+
+
+def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: EvaluateConfig, tmp_path: Path) -> None:
+    """Whether controls are tuned together or one evaluation after the other, they come out the same."""
+    names = ["static_best", "schedule_best", "static_full"]
+    evaluate(replace(config, controllers=names), tmp_path / "together")
+    parts = []
+    for name in names[:2]:
+        evaluate(replace(config, controllers=[name]), tmp_path / name)
+        parts.append(str(tmp_path / name / "tuning.json"))
+    both = replace(config, tuning=parts, controllers=names)
+    check(both)
+    evaluate(both, tmp_path / "both")
+    assert read(tmp_path / "together/tuning.json") == read(tmp_path / "both/tuning.json")
+    with pytest.raises(ValueError, match=r"static_full would be tuned within 80 .* had 160: set tuning_epochs=160"):
+        check(replace(both, tuning_epochs=80))
+    record = read(Path(parts[1])) | {"budget": 80}
+    Path(parts[1]).write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"schedule_best/tuning\.json: its controls had 80 environment epochs each"):
+        check(both)
 
 
 def test_a_run_of_training_is_the_budget_of_tuning(config: EvaluateConfig, tmp_path: Path) -> None:

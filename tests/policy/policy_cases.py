@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from helpers import give_opinions
 from torch import Tensor
 
 from esper.actions import NUM_BLUEPRINTS, NUM_OPS, OP_GERMINATE, OP_WAIT, ActionMasks, head_sizes
@@ -27,9 +28,8 @@ def opinionated_policy(num_slots: int = 3, num_probes: int = 0, scale: float = 3
         num_probes=num_probes,
         **(sizes | kwargs),
     )
+    give_opinions(policy, scale)
     with torch.no_grad():
-        for network in policy.heads.networks.values():
-            getattr(network, "score", network)[-1].weight.mul_(scale)
         policy.embedding.weight.mul_(scale)
     return policy
 

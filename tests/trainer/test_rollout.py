@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from helpers import small_env, small_laboratory
+from helpers import give_opinions, small_env, small_laboratory
 from torch import Tensor
 
 from esper.actions import ActionMasks
@@ -61,9 +61,7 @@ def start(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, num_steps: in
     env = small_env(laboratory)
     policy, normaliser = laboratory.policy()
     generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for network in policy.heads.networks.values():
-            network[-1].weight.mul_(30.0)
+    give_opinions(policy)
     observation = env.reset()
     normaliser.merge(moments(observation.features + torch.rand(observation.features.shape, generator=generator)))
     buffer = RolloutBuffer(

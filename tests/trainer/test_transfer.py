@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from esper.blueprints import blueprint_ids
 from esper.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from esper.config import Config, compose, to_plain
 from esper.config.preflight import preflight
+from esper.config.root import CheckpointConfig
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, continuous_features, num_features
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
@@ -26,6 +28,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md"
 SLOT_COUNTS = (1, 2, 3, 5, 8)
 
 
+@cache
 def config_of(num_slots: int, *words: str) -> Config:
     slots = [f"host={'digits' if num_slots <= 3 else 'digits_deep'}", f"slots.num_slots={num_slots}"]
     return compose(*SMALL, *slots, *words)
@@ -53,7 +56,7 @@ def outcome(record: dict[str, Any], path: Path, num_slots: int) -> str:
     """``full`` if it loads whole, ``partial`` if only in part; both are tried."""
     found = []
     for partial in (False, True):
-        config = config_of(num_slots, f"checkpoint.path={path}", f"checkpoint.partial={str(partial).lower()}")
+        config = replace(config_of(num_slots), checkpoint=CheckpointConfig(path=str(path), partial=partial))
         policy, normaliser = policy_of(num_slots, seed=2)
         try:
             check_source(record, config)
