@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hydra._internal.callbacks import Callbacks
@@ -18,6 +18,7 @@ from esper.config.entries import Entry
 from esper.config.errors import RunError
 from esper.config.sweep import SweepJob, mark_refused
 from esper.config.sweep_task import JobWork, SweepTask
+from esper.preemption import StopSignals
 from esper.runs import RunCondition, RunFolder
 from esper.telemetry.sweep_view import JobRow, print_sweep
 
@@ -50,8 +51,9 @@ def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobW
             mark_refused(job)
     lost: dict[int, str] = {}
     try:
-        if waiting:
-            lost = _launch(loader, master, entry, work, waiting)
+        with StopSignals():
+            if waiting:
+                lost = _launch(loader, master, entry, work, waiting)
     finally:
         rows = [_row(job, lost.get(job.number)) for job in jobs]
         print_sweep(sweep_dir, rows)
@@ -80,12 +82,25 @@ def _launch(
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
     if not patient:
         return _launch_some(launcher, jobs)
-    side_by_side = int(master.hydra.launcher.get("array_parallelism") or len(jobs))
-    with ThreadPoolExecutor(max(1, min(side_by_side, len(jobs)))) as pool:
-        lost: dict[int, str] = {}
-        for found in pool.map(lambda job: _launch_some(launcher, [job]), jobs):
-            lost |= found
-        return lost
+    return _launch_each(launcher, jobs, int(master.hydra.launcher.get("array_parallelism") or len(jobs)))
+
+
+def _launch_each(launcher: Launcher, jobs: Sequence[SweepJob], side_by_side: int) -> dict[int, str]:
+    """Launch every job by itself, so many at a time."""
+    lost: dict[int, str] = {}
+    turns = threading.Semaphore(side_by_side)
+
+    def launch(job: SweepJob) -> None:
+        with turns:
+            lost.update(_launch_some(launcher, [job]))
+
+    # Daemons: a sweep that is asked to end does not wait for jobs elsewhere, which go on.
+    threads = [threading.Thread(target=launch, args=(job,), daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return lost
 
 
 def _launch_some(launcher: Launcher, jobs: Sequence[SweepJob]) -> dict[int, str]:
