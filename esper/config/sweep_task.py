@@ -77,9 +77,10 @@ class SweepTask:
 
 
 def _report(folder: RunFolder, error: Exception) -> None:
-    """Mark the run as failed, unless it is another process's."""
-    ours = folder.condition() is not RunCondition.RUNNING
-    if ours and folder.state is not RunState.FAILED:
+    """Mark the run as failed, unless it is another process's, or its ranks have left a better account of it."""
+    ours = folder.condition() not in (RunCondition.RUNNING, RunCondition.FINISHED)
+    told = isinstance(error, RunError) and folder.state is RunState.FAILED
+    if ours and not told:
         folder.status(RunState.FAILED, traceback=traceback.format_exc())
     shown = str(error) if isinstance(error, UsageError | RunError | RunFolderError) else traceback.format_exc()
     print(f"error: {folder.path.name}: {shown}", file=sys.stderr, flush=True)
