@@ -127,7 +127,7 @@ def test_jobs_run_side_by_side_with_ranks_of_their_own(tmp_path: Path) -> None:
 
 def test_jobs_run_on_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs pip install 'esper[ray]'")
-    sweep = Sweep(tmp_path)
+    sweep = Sweep(tmp_path, os.environ | {"HOME": str(tmp_path)})  # where Ray keeps the key of its cluster
     code, output = sweep("seed=0,1", "hydra/launcher=ray_cluster", "+hydra.launcher.ray.init.num_cpus=2")
     assert code == 0, output
     assert [sweep.status(seed)["state"] for seed in (0, 1)] == ["finished"] * 2
