@@ -12,7 +12,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -28,8 +28,9 @@ from esper.checkpoint import load_checkpoint
 from esper.config import Config, compose, from_yaml, to_yaml
 from esper.config.entries import TRAIN
 from esper.envs.growth import GrowthEnv
-from esper.ranks import Placement
+from esper.ranks import Placement, Ranks
 from esper.runs import RunCondition, RunFolder
+from esper.start import how_to_start
 from esper.training_run import train
 
 pytestmark = pytest.mark.slow
@@ -101,10 +102,12 @@ def finish(run_dir: Path, size: int, **changes: Any) -> None:
     assert RunFolder(run_dir).condition() is RunCondition.FINISHED
 
 
-def interrupt(run_dir: Path, size: int, kind: signal.Signals, delay: float) -> None:
+def interrupt(
+    run_dir: Path, size: int, kind: signal.Signals, delay: float, ready: Callable[[Path], bool] | None = None
+) -> None:
     """Start or go on, and some time after the run has begun send a signal: to one rank SIGTERM, SIGKILL to all."""
-    processes = start(run_dir, size)
-    while not running(run_dir) and all(process.is_alive() for process in processes):
+    processes, ready = start(run_dir, size), ready or running
+    while not ready(run_dir) and all(process.is_alive() for process in processes):
         time.sleep(0.02)
     time.sleep(delay)
     for process in processes if kind is signal.SIGKILL else processes[-1:]:
@@ -155,14 +158,15 @@ def test_stopped_and_killed_four_times_it_is_the_same_run(
 
 @pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1)])
 def test_another_number_of_ranks_goes_on_in_mid_episode_and_says_what_that_means(
-    tmp_path: Path, before: int, now: int, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, before: int, now: int
 ) -> None:
     run_dir = tmp_path / "run"
-    interrupt(run_dir, before, signal.SIGTERM, 0.5 * NUM_STEPS * STEP_SECONDS)
+    interrupt(run_dir, before, signal.SIGTERM, 0.0, lambda run: (run / "checkpoints" / "iteration-00003.pt").exists())
     assert RunFolder(run_dir).condition() is RunCondition.INTERRUPTED
     assert load_checkpoint(run_dir / "checkpoints" / "last.pt")["iteration"] < 8
-    finish(run_dir, now, telemetry=replace(compose(*WORDS).telemetry, console="plain"))
-    assert "environments are redistributed, and numbers will differ" in capfd.readouterr().out
+    begun = how_to_start(RunFolder(run_dir), replace(compose(*WORDS), resume="auto"))
+    assert "environments are redistributed, and numbers will differ" in begun.lines(Ranks(size=now))[-1]
+    finish(run_dir, now)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == list(range(1, 9))
     for line in lines:
