@@ -18,7 +18,7 @@ from esper.runs import RunCondition, RunFolder
 AUTO = "auto"
 MAPPING = "env.mapping"
 
-NOT_IDENTITY = ("name", "resume", "telemetry")
+NOT_IDENTITY = ("name", "resume", "telemetry", "wandb")
 """Keys that do not change what a run computes: configurations that differ in nothing else are the same."""
 
 FREE = (*NOT_IDENTITY, "devices", "num_threads", "evaluation", "trainer.num_iterations", "trainer.checkpoint_every")

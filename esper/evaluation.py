@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,13 +19,14 @@ from rich.console import Console
 from esper.build import Laboratory, build_laboratory, instance_pool
 from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint, restore_policy
 from esper.comparison import Outcome, compare
-from esper.config import from_plain, summary, to_yaml
+from esper.config import from_plain, summary, to_plain, to_yaml
 from esper.config.checks import known
 from esper.config.errors import refused
 from esper.config.evaluate import EvaluateConfig
 from esper.config.learning import Twin
 from esper.config.preflight import preflight
 from esper.config.root import Config
+from esper.config.wandb import TrainWandbConfig
 from esper.controllers import CONTROLLERS, TUNED, Tuning
 from esper.devices import intra_op_threads, keep_freed_memory
 from esper.envs.twins import TwinCache
@@ -37,7 +39,8 @@ from esper.tasks import load_task
 from esper.telemetry.background import InBackground
 from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import Level
-from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.hub import Logger, TelemetryHub
+from esper.telemetry.wandb_mirror import mirrored
 from esper.tuning import tune
 from esper.tuning.fingerprint import SECTIONS, experiment_sections, fingerprint
 from esper.verdict import closing_report
@@ -101,6 +104,7 @@ def experiment(config: EvaluateConfig, trained: Sequence[Trained]) -> Config:
         # Nothing learns, and evaluation environments stand in for those of training wherever a size depends on them.
         trainer=replace(own.trainer, num_envs=config.num_hosts),
         ppo=replace(own.ppo, num_minibatches=1),
+        wandb=TrainWandbConfig(**asdict(config.wandb)),
     )
 
 
@@ -156,7 +160,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
         Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     loggers = [InBackground(ConsoleLogger(config.console, 0))] if ranks.is_first else []
-    with StopSignals(), run_status(folder, ranks.rank):
+    with StopSignals(), _mirror(config, folder, ranks), run_status(folder, ranks.rank):
         with TelemetryHub(loggers, Level.off) as hub:
             twins = _twins(laboratory, hub)
             wanted = _untuned(config, tuning)
@@ -181,6 +185,13 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
                 "tuning": None if tuning is None else tuning.to_record(),
             }
             closing_report(config, laboratory, folder, standings, provenance, perf_counter() - began)
+
+
+def _mirror(config: EvaluateConfig, folder: RunFolder, ranks: Ranks) -> AbstractContextManager[list[Logger]]:
+    """The evaluation in W&B, if it is wanted there: what it leaves at the end, for there are no iterations."""
+    if not ranks.is_first:
+        return nullcontext([])
+    return mirrored(folder, name=config.name, job_type="evaluate", config=to_plain(config), **asdict(config.wandb))
 
 
 def _twins(laboratory: Laboratory, hub: TelemetryHub) -> TwinCache | None:

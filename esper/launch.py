@@ -6,6 +6,7 @@ starts them, watches them, and ends the run when one of them dies: nobody waits 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -32,12 +33,20 @@ GRACE_SECONDS = 2.0
 STOPPED = {Preempted(number).code: int(number) for number in SIGNALS}
 """Exit codes of ranks that were asked to end and did, and the signals."""
 
+OUTPUT_LOG = "output.log"
+"""Where quiet ranks print, in the run folder."""
+
 PEER_LOST = 75
 """Exit code of a rank that ended only because another one had."""
 
 
-def launch(entry: Entry, config: Any, run_dir: Path) -> None:
+def launch(entry: Entry, config: Any, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None:
     """Do the work of an entry point on the configured devices.
+
+    Args:
+        entry, config, run_dir: what, how and where.
+        isolated: even a single rank gets a process of its own, so that its death is not that of this one.
+        quiet: ranks in processes of their own print to ``output.log`` in the run folder.
 
     Raises:
         RunError: a rank died; the message says which and why, and its traceback is in ``status.json``.
@@ -48,8 +57,9 @@ def launch(entry: Entry, config: Any, run_dir: Path) -> None:
         run_rank(entry, config, run_dir, placement)
         return
     devices = resolve_devices(config.devices)
-    if len(devices) > 1:
-        _run_ranks(entry, config, run_dir, [str(device) for device in devices])
+    if isolated or len(devices) > 1:
+        log = run_dir / OUTPUT_LOG if quiet else None
+        _run_ranks(entry, config, run_dir, [str(device) for device in devices], log)
         return
     entry.work()(config, run_dir, ALONE)
 
@@ -57,18 +67,22 @@ def launch(entry: Entry, config: Any, run_dir: Path) -> None:
 def run_rank(entry: Entry, config: Any, run_dir: Path, placement: Placement) -> None:
     """Take part in a run as one of its ranks; the run folder is the first rank's."""
     work = entry.work()
+    if placement.size == 1:
+        work(config, run_dir, ALONE)
+        return
     with connected(placement) as ranks:
         work(config, ranks.broadcast(run_dir), ranks)
 
 
-def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str]) -> None:
+def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str], log: Path | None = None) -> None:
     folder = RunFolder(run_dir)
     with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, StopSignals() as signals:
         children: list[subprocess.Popen[str]] = []
         try:
             with signals.deferred():
                 children.extend(
-                    _start(entry, config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices))
+                    _start(entry, config, run_dir, Path(scratch), rank, len(devices), log)
+                    for rank in range(len(devices))
                 )
                 codes = _watch(children, signals)
                 number = _stopped_by(codes)
@@ -84,7 +98,9 @@ def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str])
             _report(folder, Path(scratch), codes, devices)
 
 
-def _start(entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, size: int) -> subprocess.Popen[str]:
+def _start(
+    entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, size: int, log: Path | None
+) -> subprocess.Popen[str]:
     order = {
         "entry": entry.config_name,
         "config": to_yaml(config),
@@ -98,13 +114,16 @@ def _start(entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, s
     if sys.platform == "linux":
         # All ranks are on this machine, whatever its name resolves to.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "esper.rank"],
-        stdin=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,  # an interrupt from the keyboard reaches this process, which passes it on once
-    )
+    with contextlib.nullcontext() if log is None else log.open("a", encoding="utf-8") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "esper.rank"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            text=True,
+            env=environment,
+            start_new_session=True,  # an interrupt from the keyboard reaches this process, which passes it on once
+        )
     assert child.stdin is not None
     # The pipe stays open: when it breaks, the child knows that this process is gone.
     child.stdin.write(json.dumps(order) + "\n")
@@ -171,14 +190,16 @@ def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devic
         raise (UsageError if failure["refused"] == UsageError.__name__ else RunError)(failure["message"])
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     what = f"failed ({failure['message']})" if failure else how
-    message = f"rank {rank} on {devices[rank]} {what}"
+    alone = len(devices) == 1
+    message = f"the run on {devices[0]} {what}" if alone else f"rank {rank} on {devices[rank]} {what}"
     if folder.status_file.exists():
         folder.status(RunState.FAILED, rank=rank, traceback=failure.get("traceback", message))
     if failure:
         print(failure["traceback"], file=sys.stderr, flush=True)
     checkpoint = folder.last_checkpoint
     kept = f"; resume={folder.path} goes on from {checkpoint}" if checkpoint.exists() else ""
-    raise RunError(f"{message}; the other ranks were ended{kept}")
+    ended = "" if alone else "; the other ranks were ended"
+    raise RunError(f"{message}{ended}{kept}")
 
 
 def _read_failure(path: Path) -> dict[str, Any]:

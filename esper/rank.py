@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -22,6 +23,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Take part in a run; leave a record of a failure where the orders say."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a scheduler sends it to all, and means whoever started this one
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_launcher, daemon=True).start()
     placement = Placement(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.console import Console
 from esper.build import Laboratory, build_laboratory
 from esper.closing import closing_report
 from esper.comparison import compare
-from esper.config import summary, to_yaml
+from esper.config import summary, to_plain, to_yaml
 from esper.config.errors import refused
 from esper.config.learning import Twin
 from esper.config.root import Config
@@ -29,6 +30,7 @@ from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.hub import Logger, TelemetryHub
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
+from esper.telemetry.wandb_mirror import mirrored
 from esper.trainer import Trainer
 
 
@@ -66,8 +68,8 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
             _claim(folder, start, config)
             _announce(laboratory, folder, members, start)
         try:
-            with run_status(folder, ranks.rank):
-                _run(laboratory, folder, start, signals, stopwatch)
+            with _mirror(config, folder, ranks) as mirror, run_status(folder, ranks.rank):
+                _run(laboratory, folder, start, signals, stopwatch, mirror)
         except Preempted as stopped:
             if ranks.is_first:
                 name = signal.Signals(stopped.number).name
@@ -75,11 +77,26 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
             raise
 
 
-def _run(laboratory: Laboratory, folder: RunFolder, start: Start, signals: StopSignals, stopwatch: Stopwatch) -> None:
+def _mirror(config: Config, folder: RunFolder, ranks: Ranks) -> AbstractContextManager[list[Logger]]:
+    """The run in W&B, if it is wanted there; the first rank's business."""
+    if not ranks.is_first:
+        return nullcontext([])
+    return mirrored(folder, name=config.name, job_type="train", config=to_plain(config), **asdict(config.wandb))
+
+
+def _run(
+    laboratory: Laboratory,
+    folder: RunFolder,
+    start: Start,
+    signals: StopSignals,
+    stopwatch: Stopwatch,
+    mirror: Sequence[Logger],
+) -> None:
     """The iterations, the comparison and the report."""
     config, ranks = laboratory.config, laboratory.ranks
     events = None if ranks.is_first else EventBuffer()
-    with TelemetryHub(_loggers(config, folder) if events is None else [events], config.telemetry.level) as hub:
+    loggers = [*_loggers(config, folder), *mirror] if events is None else [events]
+    with TelemetryHub(loggers, config.telemetry.level) as hub:
         trainer = Trainer(laboratory, folder, hub, events, signals=signals, stopwatch=stopwatch)
         trainer.begin(start)
         trainer.run()

@@ -19,9 +19,17 @@ from omegaconf.errors import (
 
 from esper.config.checks import suggestion
 
-HIDDEN_GROUPS = ("preset", "debug")
+HIDDEN_GROUPS = ("preset", "debug", "sweep")
 """Groups that are not in the defaults list and are added with a plus."""
 
+
+EXTRAS = {
+    "joblib": ("workers", "workers"),
+    "submitit_slurm": ("slurm", "slurm"),
+    "submitit_local": ("processes", "slurm"),
+    "ray": ("ray_cluster", "ray"),
+}
+"""Launchers of plugins that may not be installed: the names that we give them, and the extra that installs them."""
 
 _TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _TYPE = re.compile(rf"Value '(?P<value>.*)' of type '.*' could not be converted to (?P<type>{'|'.join(_TYPES)})")
@@ -96,6 +104,8 @@ def _missing_config(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group or error.options is None:
         return _lines(error)[0]
+    if group == "hydra/launcher" and name in EXTRAS:
+        return f"hydra/launcher={EXTRAS[name][0]} needs more packages: pip install 'esper[{EXTRAS[name][1]}]'"
     choices = ", ".join(error.options) or "none"
     return f"{group}: unknown {name!r}{suggestion(name, error.options)}; choose from {choices}"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint, compatible
 from esper.config.checks import at_most, known
 from esper.config.root import Config
+from esper.config.wandb import WandbConfig, WandbMode
 from esper.devices import resolve_devices
 from esper.hosts import HOSTS, Place, parse_faults
 from esper.precision import check_amp
@@ -47,9 +48,22 @@ def preflight(config: Config) -> None:
     config.check_shares(placement.size if placement else len(devices))
     for device in dict.fromkeys(devices):
         check_amp(config.amp.name, device)
+    check_mirror(config.wandb)
     _check_host(config)
     if config.checkpoint.path is not None:
         check_source(load_checkpoint(checkpoint_path(config.checkpoint.path)), config)
+
+
+def check_mirror(wandb: WandbConfig) -> None:
+    """Refuse to mirror online where nobody is logged in.
+
+    Raises:
+        ValueError: says how to log in.
+    """
+    if wandb.mode is WandbMode.online:
+        from esper.telemetry.wandb_mirror import check_online
+
+        check_online()
 
 
 def _check_host(config: Config) -> None:

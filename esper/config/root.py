@@ -17,6 +17,7 @@ from esper.config.growth import (
 )
 from esper.config.hosts import CNNConfig, HostConfig
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
+from esper.config.wandb import TrainWandbConfig
 from esper.devices import parse_devices, shown
 from esper.hosts import check_fault, parse_faults
 
@@ -156,6 +157,8 @@ class Config:
     """The closing table."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """What is recorded and shown."""
+    wandb: TrainWandbConfig = field(default_factory=TrainWandbConfig)
+    """The mirror in Weights & Biases."""
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)

@@ -15,6 +15,7 @@ from helpers import SMALL
 
 from esper.checkpoint import load_checkpoint
 from esper.config import Config, compose
+from esper.config.wandb import TrainWandbConfig
 from esper.telemetry.records import read_jsonl, without_times
 from esper.training_run import train
 
@@ -147,6 +148,7 @@ CHANGES: dict[str, tuple[str, str]] = {
 }
 
 ELSEWHERE = {
+    **{f"wandb.{item.name}": "tests/telemetry/test_wandb.py" for item in dataclasses.fields(TrainWandbConfig)},
     "devices": "tests/ranks",
     "plugins": "tests/config/test_cli.py",
     "resume": "tests/config/test_cli.py and tests/trainer/test_resume.py",
