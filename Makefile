@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow lint format type bench reproduce clean
+.PHONY: help setup train test test-slow lint format type docs bench reproduce clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
@@ -38,6 +38,9 @@ format: setup  ## Fix style and formatting
 
 type: setup  ## Check types
 	$(BIN)/python -m mypy
+
+docs: setup  ## Make docs/metrics.md anew from the table in the code
+	$(BIN)/python -m esper.telemetry.metrics_page docs/metrics.md
 
 bench: setup  ## Time and memory beside plain PyTorch: make bench ARGS="ranks"
 	$(BIN)/python -m benchmarks $(ARGS)

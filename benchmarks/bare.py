@@ -40,18 +40,18 @@ class BareTraining:
 
     def step(self, batch: Tensor) -> None:
         """One optimizer step on the samples ``int64 [B]``."""
-        images = self.task.train.images[batch].contiguous(memory_format=torch.channels_last)
+        images = self.task.train.inputs[batch].contiguous(memory_format=torch.channels_last)
         self.optimizer.zero_grad(set_to_none=True)
-        self._backward(images, self.task.train.labels[batch])
+        self._backward(images, self.task.train.targets[batch])
         self.optimizer.step()
 
     @torch.no_grad()
     def validate(self) -> tuple[float, float]:
         """Mean loss and accuracy over the validation split."""
-        images = self.task.val.images.contiguous(memory_format=torch.channels_last)
+        images = self.task.val.inputs.contiguous(memory_format=torch.channels_last)
         logits = self.network(images)  # (N, classes)
-        loss = F.cross_entropy(logits, self.task.val.labels)
-        accuracy = (logits.argmax(dim=1) == self.task.val.labels).float().mean()
+        loss = F.cross_entropy(logits, self.task.val.targets)
+        accuracy = (logits.argmax(dim=1) == self.task.val.targets).float().mean()
         return float(loss), float(accuracy)
 
     def _backward(self, images: Tensor, labels: Tensor) -> None:
@@ -113,11 +113,11 @@ class BareLife(BareTraining):
 
     def validate(self) -> tuple[float, float]:
         """Mean loss over the validation split as the host is, and with the module switched over."""
-        images = self.task.val.images.contiguous(memory_format=torch.channels_last)
+        images = self.task.val.inputs.contiguous(memory_format=torch.channels_last)
         with torch.no_grad():
             feature = self.head(images)
             grown = self.tail(self._standing(feature) if self.alpha else self.module(feature))
-            losses = [F.cross_entropy(logits, self.task.val.labels) for logits in (self.tail(feature), grown)]
+            losses = [F.cross_entropy(logits, self.task.val.targets) for logits in (self.tail(feature), grown)]
         return float(losses[0]), float(losses[1])
 
     def _standing(self, feature: Tensor) -> Tensor:

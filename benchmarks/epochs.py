@@ -63,8 +63,8 @@ class Growing:
         training, task, num_envs = self.nursery.training, self.nursery.task, self.population.num_envs
         train_epoch(
             self.population,
-            task.train.images,
-            task.train.labels,
+            task.train.inputs,
+            task.train.targets,
             self.nursery.order(self.instances, [0] * num_envs),
             stage,
             incubation=incubation,

@@ -19,7 +19,6 @@ from esper import trainer
 from esper.envs import growth
 from esper.policy import GrowthPolicy
 from esper.ppo import RolloutBuffer
-from esper.rollout import Carry
 from esper.runs import RunFolder
 from esper.telemetry.hub import TelemetryHub
 
@@ -50,13 +49,13 @@ def run(scale: Scale) -> list[Record]:
         # Twins of the instances are computed in here and warm the hosts' code up.
         learner = trainer.Trainer(lab, RunFolder.create(Path(folder) / "run", ""), hub)
         env = learner.env
-        carry = Carry(env.reset(), learner.policy.initial_state(env.num_envs))
+        learner.begin()
         rounds = []
-        for iteration in range(1, scale.iterations + 1):
+        for _ in range(scale.iterations):
             spent = dict.fromkeys(PARTS, 0.0)
             with _measured(spent, scale.clock):
                 began = scale.clock()
-                learner.iterate(iteration, carry)
+                learner.iterate()
                 whole = scale.clock() - began
             spent[REST] = whole - sum(spent.values())
             rounds.append(spent | {WHOLE: whole, SHARE: whole - sum(spent[part] for part in HOSTS)})

@@ -51,7 +51,7 @@ class Setting:
         """Intact hosts, each with its own init and data order."""
         blocks = len(self.host.segments) - 1
         pool = InstancePool.build(
-            {INTACT: 1.0}, num_envs, "train", num_blocks=blocks, num_classes=self.task.num_classes
+            {INTACT: 1.0}, num_envs, "train", host_family="cnn", num_blocks=blocks, num_classes=self.task.num_classes
         )
         return pool.instances
 

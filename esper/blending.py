@@ -1,6 +1,6 @@
 """How a seed module's output enters the host's feature, and the curves along which alpha moves.
 
-Axis legend: B = samples, C = channels, H, W = space.
+Axis legend: B = samples, C = channels, H, W = space, T = tokens; ``...`` holds either of the last two.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.actions import BlendAlgorithm
+from esper.layouts import Layout
 
 SIGMOID_STEEPNESS: tuple[float, float, float] = (6.0, 12.0, 24.0)
 """Of SIGMOID_GENTLE, SIGMOID and SIGMOID_SHARP."""
@@ -58,11 +59,11 @@ def blend(x: Tensor, s: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm
     least and returned in the type of ``x``: a module must not change the precision in which the host goes on.
 
     Args:
-        x: ``float [..., B, C, H, W]``, the host feature.
+        x: ``float [..., B, C, H, W]`` or ``[..., B, T, C]``, the host feature.
         s: the module's output, same shape; under AMP it may be of another type.
         alpha: a number, or a tensor that broadcasts against ``x``.
         algorithm: which formula.
-        gate: ``float [..., B, C, 1, 1]`` in [0, 1]; for GATE only.
+        gate: in [0, 1], broadcasts against ``x``; for GATE only.
 
     Raises:
         ValueError: GATE without a gate, or a gate with another algorithm.
@@ -87,15 +88,18 @@ def _check_gate(algorithm: BlendAlgorithm, has_gate: bool) -> None:
 
 
 class Gate(nn.Module):
-    """Per-sample, per-channel gate of the GATE algorithm: sigmoid(weight * mean over space + bias).
+    """Gate of the GATE algorithm, per channel and per sample or token; open to sigmoid(2) = 0.88 at birth.
 
-    ``[B, C, H, W] -> [B, C, 1, 1]``. At birth it is open to sigmoid(2) = 0.88 for every input.
+    * maps: sigmoid(weight * mean over space + bias), ``[B, C, H, W] -> [B, C, 1, 1]``;
+    * sequences: sigmoid(weight * x + bias), ``[B, T, C] -> [B, T, C]``: a mean over tokens would let earlier ones see
+      later ones.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, layout: Layout = Layout.MAP) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(channels, 1, 1))
-        self.bias = nn.Parameter(torch.full((channels, 1, 1), GATE_BIAS_AT_BIRTH))
+        self.layout = layout
+        self.weight = nn.Parameter(torch.zeros(layout.per_channel(channels)))
+        self.bias = nn.Parameter(torch.full(layout.per_channel(channels), GATE_BIAS_AT_BIRTH))
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
@@ -104,13 +108,15 @@ class Gate(nn.Module):
         self.bias.fill_(GATE_BIAS_AT_BIRTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(self.weight * x.mean((2, 3), keepdim=True) + self.bias)
+        if self.layout is Layout.MAP:
+            x = x.mean((2, 3), keepdim=True)
+        return torch.sigmoid(self.weight * x + self.bias)
 
 
 class BlendedModule(nn.Module):
     """A seed module with its blend at a fixed alpha: what a grown network holds at a slot.
 
-    ``[B, C, H, W] -> [B, C, H, W]``. ``alpha`` is a buffer, so that it is saved with the network.
+    Keeps the shape of its input. ``alpha`` is a buffer, so that it is saved with the network.
 
     Raises:
         ValueError: alpha outside [0, 1], GATE without a gate, or a gate with another algorithm.

@@ -11,7 +11,7 @@ from torch import Tensor
 from esper.actions import HEADS
 from esper.blueprints import blueprint_ids, compatible
 from esper.config.growth import IsolateUntil, Mapping
-from esper.config.root import Config
+from esper.config.root import Config, ScheduleStep
 from esper.controllers import PlannedGermination
 from esper.devices import resolve_devices, spread
 from esper.envs.features import continuous_features, num_features
@@ -20,7 +20,7 @@ from esper.envs.instances import InstancePool
 from esper.envs.records import EnvSettings
 from esper.envs.rewards import reward_family
 from esper.envs.twins import HostTraining, Nursery, TwinCache
-from esper.hosts import SegmentedHost, build_host
+from esper.hosts import READS, SegmentedHost, build_host
 from esper.lifecycle import GrowthRules
 from esper.policy import GrowthPolicy, Normaliser
 from esper.population import MultiplyAdds, Population, build_mapping, chosen_probes, count_multiply_adds
@@ -33,6 +33,7 @@ from esper.ranks import ALONE, Ranks
 from esper.rng import derive_seed
 from esper.slots import select_slots
 from esper.tasks import TaskData, load_task
+from esper.tasks.augment import Augmentation
 
 Progress = Callable[[int, int], None]
 
@@ -132,9 +133,15 @@ class Laboratory:
     def schedule(self) -> list[PlannedGermination]:
         """Plan of the schedule controller."""
         return [
-            PlannedGermination(step.epoch, step.slot, blueprint_ids().index(step.blueprint))
+            PlannedGermination(step.epoch, step.slot, self._planned(step))
             for step in self.config.evaluation.schedule.values()
         ]
+
+    def _planned(self, step: ScheduleStep) -> int:
+        """The blueprint of a step: the one that it names, or the first that fits its slot."""
+        if step.blueprint is not None:
+            return blueprint_ids().index(step.blueprint)
+        return int(self.compatible[step.slot].long().argmax())
 
 
 def instance_pool(config: Config, task: TaskData, split: str) -> InstancePool:
@@ -147,7 +154,8 @@ def instance_pool(config: Config, task: TaskData, split: str) -> InstancePool:
         families,
         size,
         split,
-        num_blocks=len(config.host.widths),
+        host_family=config.host.name,
+        num_blocks=config.host.num_blocks,
         num_classes=task.num_classes,
         num_few_classes=instances.num_few_classes,
         data_fraction=instances.data_fraction,
@@ -157,19 +165,18 @@ def instance_pool(config: Config, task: TaskData, split: str) -> InstancePool:
 
 def build_task_host(config: Config, task: TaskData) -> SegmentedHost:
     """The host that a configuration asks for, in the shape of its task."""
-    host = config.host
-    return build_host(
-        host.name,
-        in_channels=task.in_channels,
-        image_size=task.image_size,
-        num_classes=task.num_classes,
-        widths=host.widths,
-        kernel_sizes=host.kernel_sizes,
-        strides=host.strides,
-        pools=host.pools,
-        norm_groups=host.norm_groups,
-        place_rows=host.place_rows,
-    )
+    name = config.host.name
+    if task.kind not in READS[name]:
+        able = " or ".join(f"host={other}" for other, kinds in READS.items() if task.kind in kinds)
+        raise ValueError(f"host={name} reads {READS[name][0]}, but task {task.name} has {task.kind}: choose {able}")
+    numbers: dict[str, object] = {"num_classes": task.num_classes}
+    if name == "custom":
+        numbers["sample"] = task.prepare(task.train.inputs[:1]).cpu().repeat_interleave(2, dim=0)
+    elif task.kind == "tokens":
+        numbers["context_length"] = task.context_length
+    else:
+        numbers |= {"in_channels": task.in_channels, "image_size": task.image_size}
+    return build_host(name, **numbers, **config.host.shape())
 
 
 def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None = None) -> Laboratory:
@@ -186,11 +193,10 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
     """
     config.check_shares(ranks.size)
     device = resolve_devices(config.devices, ranks.local_size)[ranks.local_rank]
-    task = load_task(config.task.name, device)
+    task = load_task(config.task.name, device, **config.task.options())
     host = build_task_host(config, task)
     slot_ids = select_slots(host.slot_ids, config.slots.num_slots, config.slots.ids)
-    channels = {place.slot_id: place.channels for place in host.places}
-    fits = compatible(host.family, [channels[slot_id] for slot_id in slot_ids])
+    fits = compatible(host.place(slot_id).site for slot_id in slot_ids)
     if config.slots.blueprints is not None:
         fits &= torch.tensor([name in config.slots.blueprints for name in blueprint_ids()])
     if choice is None:
@@ -205,6 +211,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         lr=config.host.lr,
         max_grad_norm=config.host.max_grad_norm,
         alive_channels=config.instances.alive_channels,
+        augmentation=Augmentation(crop=config.task.crop, flip=config.task.flip, cutout=config.task.cutout),
     )
     return Laboratory(
         config=config,
@@ -216,7 +223,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         host=host,
         slot_ids=slot_ids,
         compatible=fits,
-        costs=count_multiply_adds(host, slot_ids, fits, task.train.images.shape[1:]),
+        costs=count_multiply_adds(host, slot_ids, fits, task.prepare(task.train.inputs[:1]).cpu()),
         nursery=Nursery(task, host, training),
     )
 
@@ -233,10 +240,11 @@ def _choose(
             slot_ids=slot_ids,
             compatible=compatible,
             num_envs=num_envs,
-            images=task.train.images,
-            labels=task.train.labels,
-            val_images=task.val.images,
-            val_labels=task.val.labels,
+            inputs=task.train.inputs,
+            targets=task.train.targets,
+            val_inputs=task.val.inputs,
+            val_targets=task.val.targets,
+            prepare=task.prepare,
             batch_size=config.task.batch_size,
             steps_per_epoch=config.env.steps_per_epoch,
             incubation=config.slots.incubation.name,

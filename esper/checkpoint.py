@@ -1,4 +1,8 @@
-"""Checkpoints: tensors and plain types only, versioned, written atomically, loaded with ``weights_only``."""
+"""Checkpoints: tensors and plain types only, versioned, written atomically, loaded with ``weights_only``.
+
+Every checkpoint holds the policy, its normaliser and the configuration, which is all that acting needs. ``last.pt``
+also holds the state of training (:mod:`esper.trainer`), from which a run goes on; those kept for good do not.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ import torch
 from torch import Tensor
 
 from esper.policy import GrowthPolicy, Normaliser
+from esper.runs import RunFolder
+from esper.state import State
 
 FORMAT = "esper-checkpoint"
-VERSION = 1
+VERSION = 2
 
 
 class CheckpointError(ValueError):
@@ -24,17 +30,18 @@ def save_checkpoint(
     *,
     policy: GrowthPolicy,
     normaliser: Normaliser,
-    optimizer: torch.optim.Optimizer,
     iteration: int,
     config: dict[str, Any],
+    training: State | None = None,
 ) -> None:
-    """Write a checkpoint; a reader sees the old file or the new one, never a part.
+    """Write a checkpoint; a reader, or a crash, sees the old file or the new one, never a part.
 
     Args:
         path: file to write.
-        policy, normaliser, optimizer: their states are saved.
+        policy, normaliser: their states are saved.
         iteration: iterations done.
         config: the effective configuration as plain types.
+        training: what going on needs beyond these.
     """
     record = {
         "format": FORMAT,
@@ -43,12 +50,16 @@ def save_checkpoint(
         "num_slots": policy.num_slots,
         "policy": policy.state_dict(),
         "normaliser": normaliser.state_dict(),
-        "optimizer": optimizer.state_dict(),
         "config": config,
     }
+    if training is not None:
+        record["training"] = training
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        torch.save(record, temporary)
+        with temporary.open("wb") as file:
+            torch.save(record, file)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -76,6 +87,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return record
 
 
+def checkpoint_path(name: str) -> Path:
+    """The file behind the name of a checkpoint or of a run folder, whose last one it is."""
+    path = Path(name)
+    return RunFolder(path).last_checkpoint if path.is_dir() else path
+
+
 def restore_policy(record: dict[str, Any], policy: GrowthPolicy, normaliser: Normaliser) -> None:
     """Load a checkpoint's policy and normaliser into ones of the same shape.
 
@@ -86,7 +103,8 @@ def restore_policy(record: dict[str, Any], policy: GrowthPolicy, normaliser: Nor
     if record["num_slots"] != policy.num_slots:
         raise CheckpointError(
             f"the checkpoint's policy has {record['num_slots']} slots, this configuration {policy.num_slots}: "
-            f"set slots.num_slots={record['num_slots']} or train afresh"
+            f"set slots.num_slots={record['num_slots']} or train afresh; "
+            "a run that starts from it with checkpoint.partial=true takes over what fits"
         )
     _check_shapes(record["policy"], policy.state_dict())
     _check_shapes(record["normaliser"], normaliser.state_dict())

@@ -83,6 +83,8 @@ def _episodes(outcome: Outcome) -> list[dict[str, object]]:
             "return": episode.episode_return,
             "val_accuracy": episode.val_accuracy,
             "test_accuracy": episode.test_accuracy,
+            "val_bits": episode.val_bits,
+            "test_bits": episode.test_bits,
             "added_parameters": episode.added_parameters,
             "num_fossilized": episode.num_fossilized,
             "kept": dict(episode.kept),

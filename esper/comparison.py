@@ -90,6 +90,8 @@ class Outcome:
             test_accuracy=column(
                 [episode.test_accuracy for episode in self.episodes if episode.test_accuracy is not None]
             ),
+            val_bits=column([episode.val_bits for episode in self.episodes if episode.val_bits is not None]),
+            test_bits=column([episode.test_bits for episode in self.episodes if episode.test_bits is not None]),
             added_parameters=column([episode.added_parameters for episode in self.episodes]),
             wait_share=None if share is None else Mean(float(share[OP_WAIT]), None),
             num_fossilized=column([episode.num_fossilized for episode in self.episodes]),

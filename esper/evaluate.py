@@ -16,12 +16,12 @@ def check(config: EvaluateConfig) -> None:
     check(config)
 
 
-def evaluate(config: EvaluateConfig, run_dir: Path) -> None:
+def evaluate(config: EvaluateConfig, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None:
     """Play controllers and their controls on held-out hosts, and leave everything in ``run_dir``."""
     # Imported here, so that help and errors of use come at once.
     from esper.launch import launch
 
-    launch(EVALUATE, config, run_dir)
+    launch(EVALUATE, config, run_dir, isolated=isolated, quiet=quiet)
 
 
 def main() -> None:

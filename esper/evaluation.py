@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,31 +17,33 @@ import torch
 from rich.console import Console
 
 from esper.build import Laboratory, build_laboratory, instance_pool
-from esper.checkpoint import CheckpointError, load_checkpoint, restore_policy
+from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint, restore_policy
 from esper.comparison import Outcome, compare
-from esper.config import from_plain, summary, to_yaml
+from esper.config import from_plain, summary, to_plain, to_yaml
 from esper.config.checks import known
-from esper.config.cli import refused
+from esper.config.errors import refused
 from esper.config.evaluate import EvaluateConfig
 from esper.config.learning import Twin
 from esper.config.preflight import preflight
 from esper.config.root import Config
+from esper.config.wandb import TrainWandbConfig
 from esper.controllers import CONTROLLERS, TUNED, Tuning
 from esper.devices import intra_op_threads, keep_freed_memory
 from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
+from esper.preemption import StopSignals
 from esper.ranks import ALONE, Ranks
 from esper.runs import RunFolder, run_status, write_atomic
 from esper.standings import LEARNED, OF_RUNS, SAMPLED, Standing
 from esper.tasks import load_task
+from esper.telemetry.background import InBackground
 from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import Level
-from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.hub import Logger, TelemetryHub
+from esper.telemetry.wandb_mirror import mirrored
 from esper.tuning import tune
 from esper.tuning.fingerprint import SECTIONS, experiment_sections, fingerprint
 from esper.verdict import closing_report
-
-LAST_CHECKPOINT = Path("checkpoints/last.pt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +61,6 @@ class Trained:
     config: Config
     env_epochs: int
     record: dict[str, Any]
-
-
-def checkpoint_path(name: str) -> Path:
-    """The file behind the name of a checkpoint or of a run folder."""
-    path = Path(name)
-    return path / LAST_CHECKPOINT if path.is_dir() else path
 
 
 def read_trained(config: EvaluateConfig) -> list[Trained]:
@@ -107,6 +104,7 @@ def experiment(config: EvaluateConfig, trained: Sequence[Trained]) -> Config:
         # Nothing learns, and evaluation environments stand in for those of training wherever a size depends on them.
         trainer=replace(own.trainer, num_envs=config.num_hosts),
         ppo=replace(own.ppo, num_minibatches=1),
+        wandb=TrainWandbConfig(**asdict(config.wandb)),
     )
 
 
@@ -124,7 +122,7 @@ def check(config: EvaluateConfig) -> None:
     own = experiment(config, trained)
     preflight(own)
     _check_budget(config, trained, read_tunings(config, own))
-    task = load_task(own.task.name)
+    task = load_task(own.task.name, **own.task.options())
     trained_on, held_out = (
         {instance.family for instance in instance_pool(own, task, split)} for split in ("train", "held_out")
     )
@@ -161,8 +159,8 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
     if ranks.is_first and config.console != "off":
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
         Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-    loggers = [ConsoleLogger(config.console, 0)] if ranks.is_first else []
-    with run_status(folder, ranks.rank):
+    loggers = [InBackground(ConsoleLogger(config.console, 0))] if ranks.is_first else []
+    with StopSignals(), _mirror(config, folder, ranks), run_status(folder, ranks.rank):
         with TelemetryHub(loggers, Level.off) as hub:
             twins = _twins(laboratory, hub)
             wanted = _untuned(config, tuning)
@@ -187,6 +185,13 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
                 "tuning": None if tuning is None else tuning.to_record(),
             }
             closing_report(config, laboratory, folder, standings, provenance, perf_counter() - began)
+
+
+def _mirror(config: EvaluateConfig, folder: RunFolder, ranks: Ranks) -> AbstractContextManager[list[Logger]]:
+    """The evaluation in W&B, if it is wanted there: what it leaves at the end, for there are no iterations."""
+    if not ranks.is_first:
+        return nullcontext([])
+    return mirrored(folder, name=config.name, job_type="evaluate", config=to_plain(config), **asdict(config.wandb))
 
 
 def _twins(laboratory: Laboratory, hub: TelemetryHub) -> TwinCache | None:

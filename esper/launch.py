@@ -6,6 +6,7 @@ starts them, watches them, and ends the run when one of them dies: nobody waits 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,16 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from esper.config import UsageError, to_yaml
 from esper.config.entries import Entry
 from esper.config.errors import RunError
 from esper.devices import resolve_devices
+from esper.preemption import SIGNALS, Preempted, StopSignals
 from esper.ranks import ALONE, Placement, connected, outside_placement
 from esper.runs import RunFolder, RunState
 
@@ -30,23 +30,36 @@ POLL_SECONDS = 0.1
 GRACE_SECONDS = 2.0
 """Time that ranks get to end by themselves once one of them has; then they are terminated, and later killed."""
 
+STOPPED = {Preempted(number).code: int(number) for number in SIGNALS}
+"""Exit codes of ranks that were asked to end and did, and the signals."""
+
+OUTPUT_LOG = "output.log"
+"""Where quiet ranks print, in the run folder."""
+
 PEER_LOST = 75
 """Exit code of a rank that ended only because another one had."""
 
 
-def launch(entry: Entry, config: Any, run_dir: Path) -> None:
+def launch(entry: Entry, config: Any, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None:
     """Do the work of an entry point on the configured devices.
+
+    Args:
+        entry, config, run_dir: what, how and where.
+        isolated: even a single rank gets a process of its own, so that its death is not that of this one.
+        quiet: ranks in processes of their own print to ``output.log`` in the run folder.
 
     Raises:
         RunError: a rank died; the message says which and why, and its traceback is in ``status.json``.
+        Preempted: the run was asked to end.
     """
     placement = outside_placement()
     if placement is not None:
         run_rank(entry, config, run_dir, placement)
         return
     devices = resolve_devices(config.devices)
-    if len(devices) > 1:
-        _run_ranks(entry, config, run_dir, [str(device) for device in devices])
+    if isolated or len(devices) > 1:
+        log = run_dir / OUTPUT_LOG if quiet else None
+        _run_ranks(entry, config, run_dir, [str(device) for device in devices], log)
         return
     entry.work()(config, run_dir, ALONE)
 
@@ -54,22 +67,30 @@ def launch(entry: Entry, config: Any, run_dir: Path) -> None:
 def run_rank(entry: Entry, config: Any, run_dir: Path, placement: Placement) -> None:
     """Take part in a run as one of its ranks; the run folder is the first rank's."""
     work = entry.work()
+    if placement.size == 1:
+        work(config, run_dir, ALONE)
+        return
     with connected(placement) as ranks:
         work(config, ranks.broadcast(run_dir), ranks)
 
 
-def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str]) -> None:
+def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str], log: Path | None = None) -> None:
     folder = RunFolder(run_dir)
-    with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, _termination_as_exit():
+    with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, StopSignals() as signals:
         children: list[subprocess.Popen[str]] = []
         try:
-            children.extend(
-                _start(entry, config, run_dir, Path(scratch), rank, len(devices)) for rank in range(len(devices))
-            )
-            codes = _watch(children)
-        except BaseException as error:
-            _end(children, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
-            if folder.status_file.exists():
+            with signals.deferred():
+                children.extend(
+                    _start(entry, config, run_dir, Path(scratch), rank, len(devices), log)
+                    for rank in range(len(devices))
+                )
+                codes = _watch(children, signals)
+                number = _stopped_by(codes)
+                if number:
+                    raise Preempted(number)
+        except BaseException:
+            _end(children, signal.SIGTERM)
+            if folder.state is RunState.RUNNING:
                 folder.status(RunState.PREEMPTED)
             raise
         if any(codes):
@@ -77,7 +98,9 @@ def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str])
             _report(folder, Path(scratch), codes, devices)
 
 
-def _start(entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, size: int) -> subprocess.Popen[str]:
+def _start(
+    entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, size: int, log: Path | None
+) -> subprocess.Popen[str]:
     order = {
         "entry": entry.config_name,
         "config": to_yaml(config),
@@ -91,13 +114,16 @@ def _start(entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, s
     if sys.platform == "linux":
         # All ranks are on this machine, whatever its name resolves to.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "esper.rank"],
-        stdin=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,  # an interrupt from the keyboard reaches this process, which passes it on once
-    )
+    with contextlib.nullcontext() if log is None else log.open("a", encoding="utf-8") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "esper.rank"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            text=True,
+            env=environment,
+            start_new_session=True,  # an interrupt from the keyboard reaches this process, which passes it on once
+        )
     assert child.stdin is not None
     # The pipe stays open: when it breaks, the child knows that this process is gone.
     child.stdin.write(json.dumps(order) + "\n")
@@ -109,16 +135,32 @@ def _failure_file(scratch: Path, rank: int) -> Path:
     return scratch / f"rank-{rank}.json"
 
 
-def _watch(children: Sequence[subprocess.Popen[str]]) -> list[int | None]:
-    """Wait until all ranks are done, or one has failed and the others had time to end by themselves: exit codes."""
+def _watch(children: Sequence[subprocess.Popen[str]], signals: StopSignals) -> list[int | None]:
+    """Wait until all ranks are done, or one has failed and the others had time to end by themselves: exit codes.
+
+    A request to end is passed on once; ranks that heed it get all the time that they need to leave a checkpoint.
+    """
+    passed_on = False
     while True:
+        if signals.requested and not passed_on:
+            passed_on = True
+            for child in children:
+                if child.poll() is None:
+                    child.send_signal(signals.requested)
         codes = [child.poll() for child in children]
-        if all(code == 0 for code in codes):
+        if all(code is not None and (code == 0 or code in STOPPED) for code in codes):
             return codes
-        if any(codes):
+        if any(code and code not in STOPPED for code in codes):
             _wait(children)
             return [child.poll() for child in children]
         time.sleep(POLL_SECONDS)
+
+
+def _stopped_by(codes: Sequence[int | None]) -> int:
+    """The signal for which all ranks have ended, 0 if they have not."""
+    if not all(code in STOPPED for code in codes):
+        return 0
+    return max(STOPPED[code] for code in codes if code is not None)
 
 
 def _wait(children: Sequence[subprocess.Popen[str]]) -> None:
@@ -148,34 +190,18 @@ def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devic
         raise (UsageError if failure["refused"] == UsageError.__name__ else RunError)(failure["message"])
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     what = f"failed ({failure['message']})" if failure else how
-    message = f"rank {rank} on {devices[rank]} {what}"
+    alone = len(devices) == 1
+    message = f"the run on {devices[0]} {what}" if alone else f"rank {rank} on {devices[rank]} {what}"
     if folder.status_file.exists():
         folder.status(RunState.FAILED, rank=rank, traceback=failure.get("traceback", message))
     if failure:
         print(failure["traceback"], file=sys.stderr, flush=True)
-    checkpoint = folder.checkpoints / "last.pt"
-    kept = f"; the last checkpoint is {checkpoint}" if checkpoint.exists() else ""
-    raise RunError(f"{message}; the other ranks were ended{kept}")
+    checkpoint = folder.last_checkpoint
+    kept = f"; resume={folder.path} goes on from {checkpoint}" if checkpoint.exists() else ""
+    ended = "" if alone else "; the other ranks were ended"
+    raise RunError(f"{message}{ended}{kept}")
 
 
 def _read_failure(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
-
-
-@contextmanager
-def _termination_as_exit() -> Iterator[None]:
-    """While ranks run, a request to terminate unwinds this process, which ends them."""
-
-    def unwind(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.signal(signal.SIGTERM, unwind)
-    except ValueError:  # not the main thread of its process, as under some launchers: whoever started it ends it
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 from esper.config import UsageError, from_yaml
 from esper.config.entries import ENTRIES
 from esper.launch import PEER_LOST, run_rank
+from esper.preemption import Preempted
 from esper.ranks import PeerLost, Placement
 from esper.runs import RunFolderError, write_atomic
 
@@ -21,6 +23,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Take part in a run; leave a record of a failure where the orders say."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a scheduler sends it to all, and means whoever started this one
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_launcher, daemon=True).start()
     placement = Placement(
@@ -35,6 +38,8 @@ def main() -> None:
         run_rank(entry, from_yaml(order["config"], entry.schema), Path(order["run_dir"]), placement)
     except KeyboardInterrupt:
         _leave(INTERRUPTED)
+    except Preempted as stopped:
+        _leave(stopped.code)
     except BaseException as error:
         _record(Path(order["failure"]), error)
         _leave(PEER_LOST if isinstance(error, PeerLost) else 1)

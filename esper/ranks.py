@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -115,6 +115,21 @@ class Ranks:
             with _peers():
                 dist.all_reduce(tensor)
         return tensor
+
+    def start_max(self, number: int) -> Callable[[], int]:
+        """Begin to find the largest of all ranks' numbers; the result is waited for when it is called."""
+        if self.size == 1:
+            return lambda: number
+        largest = torch.tensor([number])
+        with _peers():
+            work = dist.all_reduce(largest, op=dist.ReduceOp.MAX, async_op=True)
+
+        def wait() -> int:
+            with _peers():
+                work.wait()
+            return int(largest)
+
+        return wait
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's picklable value, in rank order."""

@@ -16,6 +16,7 @@ from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord, StepResult
 from esper.lifecycle import STAGE_NAMES
+from esper.state import State
 from esper.tallies import IterationTally
 from esper.telemetry.events import EpisodeEnded, GateEvaluated, HostCrashed, LastAction, ShapleyValue, StageChanged
 from esper.telemetry.hub import TelemetryHub
@@ -32,15 +33,32 @@ class IterationRecorder:
     """
 
     def __init__(self, env: GrowthEnv, hub: TelemetryHub, iteration: int) -> None:
-        self._env, self._hub, self._iteration = env, hub, iteration
-        self.tally = IterationTally(families=tuple(sorted({instance.family for instance in env.pool})))
+        self._env, self._hub = env, hub
+        self._families = tuple(sorted({instance.family for instance in env.pool}))
+        self.begin(iteration)
+
+    def begin(self, iteration: int) -> None:
+        """Turn to another iteration, with an empty tally."""
+        self._iteration = iteration
+        self.tally = IterationTally(families=self._families)
+
+    def state_dict(self) -> State:
+        """Which iteration it is, and the tally so far."""
+        return {"iteration": self._iteration, "tally": self.tally.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on in that iteration."""
+        self._iteration, self.tally = state["iteration"], IterationTally.from_state(state["tally"])
 
     def __call__(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
         """Take in one step."""
         self.tally.add(observation, actions, result)
         twins = self._env.twins
         if twins is not None:
-            self.tally.never_accuracies += [float(twins[e.instance].accuracy[-1]) for e in result.episodes]
+            curves = [twins[episode.instance] for episode in result.episodes]
+            self.tally.never_accuracies += [float(curve.accuracy[-1]) for curve in curves]
+            bits = [self._env.nursery.task.bits_per_byte(float(curve.loss[-1])) for curve in curves]
+            self.tally.never_bits += [each for each in bits if each is not None]
         self._emit_lifecycle(result)
         if self._hub.wants(LastAction):
             self._emit_actions(observation, actions, result)
@@ -125,6 +143,7 @@ class IterationRecorder:
                 episode_return=episode.episode_return,
                 val_accuracy=episode.val_accuracy,
                 test_accuracy=episode.test_accuracy,
+                val_bits=episode.val_bits,
                 added_parameters=episode.added_parameters,
                 num_fossilized=episode.num_fossilized,
                 crashed=episode.crashed,

@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,12 +23,19 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
+from esper.preemption import Preempted
 from esper.ranks import PeerLost
 from esper.telemetry.records import json_safe
+
+LOCK_SECONDS = 5.0
+"""Longest wait for a folder whose last writer is just ending."""
+
+HALF_WRITTEN = ".*.tmp"
+"""What a process that is killed while it writes a file leaves beside it."""
 
 PACKAGES = ("esper", "torch", "numpy", "hydra-core", "omegaconf", "scikit-learn", "matplotlib", "rich")
 
@@ -40,6 +49,19 @@ class RunState(StrEnum):
     PREEMPTED = "preempted"
 
 
+class RunCondition(StrEnum):
+    """What can be done with a folder, whatever its status file still says.
+
+    A run that was killed has no chance to say so: ``interrupted`` is preempted, or said to be running by nobody.
+    """
+
+    EMPTY = "empty"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    FINISHED = "finished"
+
+
 class RunFolderError(ValueError):
     """A run folder cannot be used. The message names the path and what to do."""
 
@@ -48,7 +70,7 @@ def final_state(error: BaseException | None) -> RunState:
     """The state of a run that ended with this exception, or with none. An interrupt is a preemption."""
     if error is None:
         return RunState.FINISHED
-    return RunState.PREEMPTED if isinstance(error, KeyboardInterrupt) else RunState.FAILED
+    return RunState.PREEMPTED if isinstance(error, KeyboardInterrupt | Preempted) else RunState.FAILED
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -103,6 +125,107 @@ class RunFolder:
             ) from None
         return folder
 
+    def reopen(self, config_yaml: str, positions: Mapping[str, int]) -> None:
+        """Take a folder up again: forget what was written after a checkpoint, and a result of fewer iterations.
+
+        Args:
+            config_yaml: configuration of the run from now on.
+            positions: bytes of each JSONL file that the checkpoint knows of, by name; 0 for one that is left out.
+
+        Raises:
+            RunFolderError: a file is shorter than the checkpoint says, or cannot be written.
+        """
+        files = [(path, positions.get(path.name, 0)) for path in (self.metrics, self.events)]
+        for path, size in files:
+            there = path.stat().st_size if path.exists() else 0
+            if there < size:
+                raise RunFolderError(
+                    f"{path} has {there} bytes, but its checkpoint was written after {size}: it was cut or replaced, "
+                    "so the run cannot be continued"
+                )
+        try:
+            self.checkpoints.mkdir(exist_ok=True)
+            self.plots.mkdir(exist_ok=True)
+            for path, size in files:
+                if path.exists():
+                    os.truncate(path, size)
+            for half in (*self.path.glob(HALF_WRITTEN), *self.checkpoints.glob(HALF_WRITTEN)):
+                half.unlink()
+            self.result.unlink(missing_ok=True)
+            write_atomic(self.config, config_yaml)
+        except OSError as error:
+            raise RunFolderError(f"run folder {self.path} cannot be written ({error.strerror or error})") from None
+
+    def positions(self) -> dict[str, int]:
+        """Bytes of each JSONL file now, by name: what :meth:`reopen` goes back to."""
+        return {path.name: path.stat().st_size for path in (self.metrics, self.events) if path.exists()}
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only process that writes here; the system lets go of it when the process ends, however it ends.
+
+        Raises:
+            RunFolderError: another process is at work here, or the folder cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self.lock_file.open("a", encoding="utf-8")
+        except OSError as error:
+            raise RunFolderError(
+                f"run folder {self.path} cannot be written ({error.strerror or error}): "
+                "choose a folder where you may write"
+            ) from None
+        with file:
+            deadline = time.monotonic() + LOCK_SECONDS
+            while not _try_lock(file):
+                if time.monotonic() > deadline:
+                    raise RunFolderError(f"another process writes to run folder {self.path}: let it end first")
+                time.sleep(0.1)
+            yield
+
+    def condition(self) -> RunCondition:
+        """Whether a run is here, and how it stands, as others than its own process see it."""
+        if not self.holds_run:
+            return RunCondition.EMPTY
+        if self._is_locked():
+            return RunCondition.RUNNING
+        if self.state in (RunState.FINISHED, RunState.FAILED):
+            return RunCondition(self.state)
+        return RunCondition.INTERRUPTED
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run has begun here."""
+        return self.status_file.exists() or self.config.exists()
+
+    @property
+    def state(self) -> RunState | None:
+        """What the status file says, ``None`` before there is one."""
+        found = self._status().get("state")
+        return None if found is None else RunState(found)
+
+    def _is_locked(self) -> bool:
+        if not self.lock_file.exists():
+            return False
+        with self.lock_file.open("a", encoding="utf-8") as file:
+            return not _try_lock(file)
+
+    def _status(self) -> dict[str, Any]:
+        if not self.status_file.exists():
+            return {}
+        found: dict[str, Any] = json.loads(self.status_file.read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """What an interrupted run goes on from."""
+        return self.checkpoints / "last.pt"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the process that writes."""
+        return self.path / ".lock"
+
     @property
     def config(self) -> Path:
         """Effective configuration."""
@@ -152,14 +275,23 @@ class RunFolder:
     @property
     def failed_on(self) -> int | None:
         """The rank that the status says has failed, ``None`` if it says anything else."""
-        if not self.status_file.exists():
-            return None
-        status = json.loads(self.status_file.read_text(encoding="utf-8"))
-        return status.get("rank") if status["state"] == RunState.FAILED else None
+        status = self._status()
+        return status.get("rank") if status.get("state") == RunState.FAILED else None
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write ``result.json`` atomically; NaN and infinities become ``null``."""
         write_atomic(self.result, _pretty(result))
+
+
+def _try_lock(file: IO[str]) -> bool:
+    """Whether the lock was free; it is held then until the file is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing can be known, and two runs at once are the user's to avoid
+        return True
+    return True
 
 
 def _pretty(record: Mapping[str, object]) -> str:
@@ -184,7 +316,8 @@ def run_status(folder: RunFolder, rank: int = 0) -> Iterator[RunFolder]:
             raise
         extra = {"rank": rank, "traceback": traceback.format_exc()} if state is RunState.FAILED else {}
         try:
-            folder.status(state, **extra)
+            if folder.state is not state:  # a run that was stopped has said where
+                folder.status(state, **extra)
         except OSError as unwritten:  # the first error is the one to report
             error.add_note(f"status.json could not be written either ({unwritten})")
         raise

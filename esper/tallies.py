@@ -6,15 +6,17 @@ Axis legend: E = environments, S = slots.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor
 
 from esper.actions import NUM_OPS, OP_NAMES, Head
+from esper.envs.instances import Instance
 from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord, StepResult
 from esper.lifecycle import NUM_STAGES, STAGE_NAMES
+from esper.state import State, copied, plain_fields
 from esper.telemetry.summary import mean_sem
 
 
@@ -73,8 +75,10 @@ class IterationTally:
         stages: ``int64 [10]``, slots by stage, summed over steps.
         components: reward components summed over environments and steps.
         episodes: that ended, in the order of environments within a step.
-        skipped_steps, non_finite: see :class:`esper.envs.growth.GrowthEnv`, of this iteration.
+        host_seconds, skipped_steps, non_finite: see :class:`esper.envs.records.StepResult`, summed over steps.
+        rollout_seconds: that collecting took.
         never_accuracies: final val accuracy of the never-grown twin of each of them; empty without twins.
+        never_bits: of text, the same in bits per byte.
     """
 
     families: tuple[str, ...]
@@ -83,6 +87,9 @@ class IterationTally:
     components: dict[str, Tensor] = field(default_factory=dict)
     episodes: list[EpisodeRecord] = field(default_factory=list)
     never_accuracies: list[float] = field(default_factory=list)
+    rollout_seconds: float = 0.0
+    host_seconds: float = 0.0
+    never_bits: list[float] = field(default_factory=list)
     skipped_steps: int = 0
     non_finite: int = 0
 
@@ -100,6 +107,9 @@ class IterationTally:
             components=components,
             episodes=[episode for part in parts for episode in part.episodes],
             never_accuracies=[accuracy for part in parts for accuracy in part.never_accuracies],
+            rollout_seconds=sum(part.rollout_seconds for part in parts),
+            host_seconds=sum(part.host_seconds for part in parts),
+            never_bits=[bits for part in parts for bits in part.never_bits],
             skipped_steps=sum(part.skipped_steps for part in parts),
             non_finite=sum(part.non_finite for part in parts),
         )
@@ -111,6 +121,26 @@ class IterationTally:
         for name, values in result.components.items():
             self.components[name] = self.components.get(name, torch.zeros(())) + values.sum()
         self.episodes += result.episodes
+        self.host_seconds += result.host_seconds
+        self.skipped_steps += result.skipped_steps
+        self.non_finite += result.non_finite
+
+    def state_dict(self) -> State:
+        """Everything, as plain values."""
+        return plain_fields(self) | {
+            "families": list(self.families),
+            "ops": plain_fields(self.ops),
+            "components": {name: copied(value) for name, value in self.components.items()},
+            "episodes": [asdict(episode) for episode in self.episodes],
+            "never_accuracies": list(self.never_accuracies),
+        }
+
+    @classmethod
+    def from_state(cls, state: State) -> IterationTally:
+        """The tally of which this is the state."""
+        episodes = [EpisodeRecord(**e | {"instance": Instance(**e["instance"])}) for e in state["episodes"]]
+        rebuilt = {"families": tuple(state["families"]), "ops": OpCounts(**state["ops"]), "episodes": episodes}
+        return cls(**state | rebuilt)
 
     def metrics(self) -> dict[str, float | None]:
         """Summary of the iteration; ``None`` where nothing was measured."""
@@ -120,7 +150,11 @@ class IterationTally:
         metrics |= {f"stages/{name}": int(self.stages[i]) / total for i, name in enumerate(STAGE_NAMES) if i}
         steps = self.ops.attempted.sum()
         metrics |= {f"reward/{name}": float(value / steps) for name, value in self.components.items()}
+        bits = [episode.val_bits for episode in episodes if episode.val_bits is not None]
+        if bits:
+            metrics["charts/never_bits_per_byte"] = _mean(self.never_bits)
         for name, values in (
+            *([("final_bits_per_byte", bits)] if bits else []),
             ("episodic_return", [episode.episode_return for episode in episodes]),
             ("final_val_accuracy", [episode.val_accuracy for episode in episodes]),
             ("added_parameters", [float(episode.added_parameters) for episode in episodes]),

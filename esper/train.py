@@ -10,12 +10,12 @@ from esper.config.preflight import preflight
 from esper.config.root import Config
 
 
-def train(config: Config, run_dir: Path) -> None:
+def train(config: Config, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None:
     """Train a controller, evaluate it, and leave everything in ``run_dir``."""
     # Imported here, so that help and errors of use come at once.
     from esper.launch import launch
 
-    launch(TRAIN, config, run_dir)
+    launch(TRAIN, config, run_dir, isolated=isolated, quiet=quiet)
 
 
 def main() -> None:

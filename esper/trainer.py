@@ -1,106 +1,40 @@
-"""The loop: collect, update, log, checkpoint; then compare the learned controller with its controls."""
+"""The loop of one rank: collect, update, log, checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any, NoReturn
 
 import torch
-from rich.console import Console
 
-from esper.build import Laboratory, build_laboratory, ppo_settings
-from esper.checkpoint import save_checkpoint
-from esper.closing import closing_report
-from esper.comparison import compare
-from esper.config import summary, to_plain, to_yaml
-from esper.config.cli import refused
+from esper.build import Laboratory, ppo_settings
+from esper.checkpoint import restore_policy, save_checkpoint
+from esper.config import to_plain
 from esper.config.learning import Twin
-from esper.config.root import Config
-from esper.devices import intra_op_threads, keep_freed_memory
+from esper.devices import spread
 from esper.envs.growth import GrowthEnv
 from esper.envs.twins import TwinCache
-from esper.members import Member, describe
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
 from esper.ppo import Metrics, RolloutBuffer, UpdateResult, linear_schedule, ppo_update
 from esper.precision import policy_scaler
-from esper.ranks import ALONE, Ranks
+from esper.preemption import Preempted, StopSignals, Vote
+from esper.progress import Best, Stopwatch
 from esper.recording import IterationRecorder
+from esper.redistribution import redistributed
 from esper.rng import derive_seed, generator
 from esper.rollout import Carry, collect
-from esper.runs import RunFolder, run_status
+from esper.runs import RunFolder, RunState
+from esper.start import Start
+from esper.state import RandomStream, State, Stateful, restore, states
 from esper.tallies import IterationTally
-from esper.telemetry.anomalies import detect
 from esper.telemetry.buffer import EventBuffer
-from esper.telemetry.console import ConsoleLogger
-from esper.telemetry.events import NonFiniteUpdate, RatioExplosion
-from esper.telemetry.hub import Logger, TelemetryHub
-from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
-
-
-def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
-    """Train a controller, compare it with its controls, and leave everything in ``run_dir``.
-
-    Args:
-        config: of the run, the same on every rank.
-        run_dir: where the first rank writes.
-        ranks: this process among those of the run, each with its share of the environments.
-
-    Raises:
-        RunFolderError: the folder already holds a run, or cannot be written.
-        PeerLost: another rank has ended.
-    """
-    began = perf_counter()
-    torch.set_num_threads(intra_op_threads(config.num_threads, ranks.local_size))
-    keep_freed_memory()
-    with refused(Config):
-        laboratory = build_laboratory(config, ranks)
-    config = laboratory.config  # with the mapping that was chosen
-    members = describe(laboratory)
-    folder = RunFolder.create(run_dir, to_yaml(config)) if ranks.is_first else RunFolder(run_dir)
-    if ranks.is_first:
-        _announce(laboratory, folder, members)
-    events = None if ranks.is_first else EventBuffer()
-    with run_status(folder, ranks.rank):
-        with TelemetryHub(_loggers(config, folder) if events is None else [events], config.telemetry.level) as hub:
-            trainer = Trainer(laboratory, folder, hub, events)
-            trainer.run()
-            outcomes = compare(
-                laboratory,
-                trainer.policy,
-                trainer.normaliser,
-                _evaluation_twins(laboratory, trainer, hub),
-                lambda name, done, total: hub.stage(f"held-out hosts, {name}", done, total),
-            )
-        # Still part of the run: what it leaves behind must be there before it counts as finished.
-        members = describe(laboratory, trainer.env.population)
-        if ranks.is_first:
-            closing_report(laboratory, folder, outcomes, members, wall_seconds=perf_counter() - began)
-
-
-def _loggers(config: Config, folder: RunFolder) -> list[Logger]:
-    console = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
-    return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), console]
-
-
-def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Member]) -> None:
-    if laboratory.config.telemetry.console == "off":
-        return
-    lines = [summary(laboratory.config), *map(str, members), *laboratory.choice.lines(), f"run folder {folder.path}"]
-    Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-
-def _evaluation_twins(laboratory: Laboratory, trainer: Trainer, hub: TelemetryHub) -> TwinCache | None:
-    """Twins stacked as high as the environments of the evaluation."""
-    config = laboratory.config
-    if config.reward.twin is Twin.none:
-        return None
-    share = laboratory.share(config.evaluation.num_hosts)
-    if len(share) == trainer.env.num_envs:
-        return trainer.twins
-    return laboratory.twins(len(share), lambda done, total: hub.stage("never-grown twins, held-out hosts", done, total))
+from esper.telemetry.escalation import Escalation
+from esper.telemetry.events import NonFiniteUpdate, RatioExplosion, from_state
+from esper.telemetry.hub import TelemetryHub
+from esper.transfer import take_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +60,39 @@ class _Timing:
 class Trainer:
     """State of one rank of a run and its iterations.
 
+    :meth:`begin`, then :meth:`run`, or :meth:`iterate` by hand.
+
     Args:
         laboratory: what environments share.
         folder: where the first rank puts checkpoints.
         hub: receives events and, on the first rank, metrics.
         events: keeps this rank's events until the first one takes them in; ``None`` on the first.
+        signals: requests to end.
+        stopwatch: of the run.
 
     Attributes:
         policy, normaliser: what is learned.
         twins: curves of never-grown twins of the training instances, ``None`` without twins.
+        iteration: iterations done.
+        carry: where the environments are.
+        escalation: watches metrics, and decides how much telemetry is kept.
     """
 
+    carry: Carry
+
     def __init__(
-        self, laboratory: Laboratory, folder: RunFolder, hub: TelemetryHub, events: EventBuffer | None = None
+        self,
+        laboratory: Laboratory,
+        folder: RunFolder,
+        hub: TelemetryHub,
+        events: EventBuffer | None = None,
+        *,
+        signals: StopSignals | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         config, ranks = laboratory.config, laboratory.ranks
         self.config, self.ranks, self.folder, self.hub = config, ranks, folder, hub
+        self.device = laboratory.device
         self.settings = ppo_settings(config)
         self.policy: GrowthPolicy
         self.normaliser: Normaliser
@@ -155,10 +106,8 @@ class Trainer:
         self.twins: TwinCache | None = None
         if config.reward.twin is Twin.cached:
             self.twins = laboratory.twins(len(share), lambda done, total: hub.stage("never-grown twins", done, total))
-        pool = laboratory.pool("train", config.instances.num_train)
-        if self.twins is not None:
-            self.twins.require_together(pool, ranks)
-        self.env: GrowthEnv = laboratory.env(share, pool, self.twins, run_seed=config.seed, measure_test=False)
+        self.pool = laboratory.pool("train", config.instances.num_train)
+        self.env: GrowthEnv = laboratory.env(share, self.pool, self.twins, run_seed=config.seed, measure_test=False)
         self.buffer = RolloutBuffer(
             len(share),
             num_steps,
@@ -169,30 +118,84 @@ class Trainer:
             laboratory.device,
         )
         self._events = events
+        self.escalation = Escalation(hub.level, config.telemetry.escalation_iterations)
         actions = derive_seed("actions", config.seed, ranks.rank)
         self._sampling = torch.Generator(laboratory.device).manual_seed(actions)
         self._shuffling = generator("minibatches", config.seed, ranks.rank)
+        self.recorder = IterationRecorder(self.env, hub, 1)
+        self.iteration, self.best = 0, Best()
+        self._signals, self._stopwatch = signals or StopSignals(), stopwatch or Stopwatch()
+        self._vote = Vote(ranks, self._signals)
+
+    @property
+    def _shared(self) -> dict[str, Stateful]:
+        """What is the same on every rank, beyond policy and normaliser."""
+        shared: dict[str, Stateful] = {
+            "optimizer": self.optimizer,
+            "best": self.best,
+            "stopwatch": self._stopwatch,
+            "escalation": self.escalation,
+        }
+        return shared if self.scaler is None else shared | {"scaler": self.scaler}
+
+    @property
+    def _own(self) -> dict[str, Stateful]:
+        """What every rank has for itself."""
+        own: dict[str, Stateful | None] = {
+            "env": self.env,
+            "buffer": self.buffer,
+            "recorder": self.recorder,
+            "sampling": RandomStream(self._sampling),
+            "shuffling": RandomStream(self._shuffling),
+            "events": self._events,
+            "twins": self.twins,
+        }
+        return {name: component for name, component in own.items() if component is not None}
+
+    def begin(self, start: Start | None = None) -> None:
+        """Get ready for the first iteration, or for what comes next after a checkpoint."""
+        if start is not None and start.record is not None:
+            self._go_on(start)
+            return
+        if start is not None and start.source is not None:
+            self._take_over(start.source)
+        if self.twins is not None:
+            self.twins.require_together(self.pool, self.ranks)
+        self.carry = Carry(self.env.reset(), self.policy.initial_state(self.env.num_envs))
 
     def run(self) -> None:
-        """All iterations."""
-        carry = Carry(self.env.reset(), self.policy.initial_state(self.env.num_envs))
-        num_iterations = self.config.trainer.num_iterations
-        for iteration in range(1, num_iterations + 1):
-            metrics = self.iterate(iteration, carry)
-            if not self.ranks.is_first:
-                continue
-            self.hub.log_metrics(iteration, metrics)
-            if iteration % self.config.trainer.checkpoint_every == 0 or iteration == num_iterations:
-                self.save(iteration)
+        """All iterations that are left.
 
-    def iterate(self, iteration: int, carry: Carry) -> Metrics:
-        """Collect a rollout, update the policy, take in the observations."""
-        ppo = self.config.ppo
-        recorder = IterationRecorder(self.env, self.hub, iteration)
-        skipped, non_finite = self.env.skipped_steps, self.env.non_finite
-        host_seconds, began = self.env.host_seconds, perf_counter()
-        raw = collect(self.env, self.policy, self.normaliser, self.buffer, carry, self._sampling, recorder)
+        Raises:
+            Preempted: a signal asked for an end; the state is on disk.
+        """
+        with self._signals.deferred():
+            while self.iteration < self.config.trainer.num_iterations:
+                metrics = self.iterate()
+                if metrics is not None and self.ranks.is_first:
+                    self.hub.log_metrics(self.iteration, metrics)
+                self.save(metrics)
+                number = self._vote.settle()
+                if number:
+                    self._stop(number)
+
+    def iterate(self) -> Metrics | None:
+        """Collect a rollout, update the policy, take in the observations; ``None`` if asked to stop on the way."""
+        ppo, tally, iteration, began = self.config.ppo, self.recorder.tally, self.iteration + 1, perf_counter()
+        raw = collect(
+            self.env,
+            self.policy,
+            self.normaliser,
+            self.buffer,
+            self.carry,
+            self._sampling,
+            self.recorder,
+            self._vote.ask,
+        )
         collected = perf_counter()
+        tally.rollout_seconds += collected - began
+        if raw is None:
+            return None
         ent_coef = linear_schedule(iteration - 1, ppo.ent_coef, ppo.ent_coef_final, ppo.anneal_iterations)
         lr = linear_schedule(iteration - 1, ppo.lr, 0.0, ppo.anneal_iterations) if ppo.anneal_lr else ppo.lr
         for group in self.optimizer.param_groups:
@@ -211,37 +214,89 @@ class Trainer:
         # Once per rollout, after the update: the buffer's observations keep the scale they were acted on.
         for moments_of_rank in self.ranks.all_gather(moments(raw)):
             self.normaliser.merge(moments_of_rank)
-        timing = _Timing(
-            rollout=collected - began,
-            hosts=self.env.host_seconds - host_seconds,
-            update=perf_counter() - collected,
-        )
+        timing = _Timing(rollout=tally.rollout_seconds, hosts=tally.host_seconds, update=perf_counter() - collected)
         steps = self.config.trainer.num_envs * self.buffer.num_steps
-        recorder.tally.skipped_steps = self.env.skipped_steps - skipped
-        recorder.tally.non_finite = self.env.non_finite - non_finite
-        tally = IterationTally.merged(self.ranks.all_gather(recorder.tally))
-        metrics = tally.metrics() | result.metrics | timing.metrics(steps)
+        merged = IterationTally.merged(self.ranks.all_gather(tally))
+        metrics = merged.metrics() | result.metrics | timing.metrics(steps)
         metrics |= {"charts/env_epochs": iteration * steps, "charts/ent_coef": ent_coef, "charts/learning_rate": lr}
         self._report(iteration, result, metrics)
+        self.iteration = iteration
+        self.buffer.clear()
+        self.recorder.begin(iteration + 1)
         return metrics
 
-    def save(self, iteration: int) -> None:
-        """Write a checkpoint named after its iteration, and the same as ``last.pt``."""
-        for name in (f"iteration-{iteration:05d}.pt", "last.pt"):
-            save_checkpoint(
-                self.folder.checkpoints / name,
-                policy=self.policy,
-                normaliser=self.normaliser,
-                optimizer=self.optimizer,
-                iteration=iteration,
-                config=to_plain(self.config),
-            )
+    def save(self, metrics: Metrics | None) -> None:
+        """Write checkpoints, on the first rank, from the state of all.
+
+        ``last.pt`` comes last: a run that is killed before repeats what those kept for good are from.
+
+        Args:
+            metrics: of the iteration just done; ``None`` in the midst of one.
+        """
+        own = states(self._own) | {"carry": self.carry.state_dict(), "num_threads": torch.get_num_threads()}
+        ranks = self.ranks.gather(own)
+        if not self.ranks.is_first:
+            return
+        checkpoints, every = self.folder.checkpoints, self.config.trainer.checkpoint_every
+        if metrics is not None and self.best.take_in(self.iteration, metrics):
+            self._write(checkpoints / "best.pt")
+        if metrics is not None and self.iteration % every == 0:
+            self._write(checkpoints / f"iteration-{self.iteration:05d}.pt")
+        self.hub.flush()
+        training = states(self._shared) | {"positions": self.folder.positions(), "ranks": ranks}
+        self._write(self.folder.last_checkpoint, training)
+
+    def _write(self, path: Path, training: State | None = None) -> None:
+        save_checkpoint(
+            path,
+            policy=self.policy,
+            normaliser=self.normaliser,
+            iteration=self.iteration,
+            config=to_plain(self.config),
+            training=training,
+        )
+
+    def _take_over(self, source: dict[str, Any]) -> None:
+        """Start from another run's policy, and say what stayed as initialised."""
+        left = take_over(source, self.policy, self.normaliser, self.config.checkpoint.partial)
+        if left and self.ranks.is_first and self.config.telemetry.console != "off":
+            print(f"checkpoint.partial: as initialised stay {', '.join(left)}", flush=True)
+
+    def _go_on(self, start: Start) -> None:
+        """Take up the state of a checkpoint."""
+        record = start.record
+        assert record is not None
+        self.iteration = record["iteration"]
+        restore_policy(record, self.policy, self.normaliser)
+        restore(self._shared, start.training)
+        self.hub.level = self.escalation.level
+        if start.same_ranks(self.ranks):
+            own = start.training["ranks"][self.ranks.rank]
+            restore(self._own, own)
+        else:
+            shares = spread(self.config.trainer.num_envs, self.ranks.size)
+            own = redistributed(start.training["ranks"], shares)[self.ranks.rank]
+            restore({name: part for name, part in self._own.items() if name in own}, own)
+            for event in own["waiting"]:
+                self.hub.emit(from_state(event))
+            if self.twins is not None:
+                self.twins.require_together(self.pool, self.ranks)  # stacked as these environments are
+        self.carry = Carry.from_state(own["carry"], self.device)
+
+    def _stop(self, number: int) -> NoReturn:
+        """End for a signal, once the first rank has written everything."""
+        if self.ranks.is_first:
+            self.folder.status(RunState.PREEMPTED, iteration=self.iteration, step=self.buffer.size)
+        self.ranks.broadcast(None)
+        raise Preempted(number)
 
     def _report(self, iteration: int, result: UpdateResult, metrics: Metrics) -> None:
         """Take in the other ranks' events, and emit what an update and its metrics have to say beyond numbers."""
         for events in self.ranks.gather(self._events.drain() if self._events else []):
             for event in events:
                 self.hub.emit(event)
+        found = self.escalation.observe(iteration, metrics)
+        self.hub.level = self.escalation.level
         if not self.ranks.is_first:
             return
         for explosion in result.explosions:
@@ -257,5 +312,5 @@ class Trainer:
         skipped = metrics["losses/skipped_minibatches"]
         if skipped:
             self.hub.emit(NonFiniteUpdate(iteration=iteration, skipped_minibatches=int(skipped)))
-        for anomaly in detect(iteration, metrics):
-            self.hub.emit(anomaly)
+        for event in found:
+            self.hub.emit(event)

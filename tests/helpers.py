@@ -64,7 +64,7 @@ def small_laboratory(*overrides: str, samples: int = SAMPLES) -> Laboratory:
     task = laboratory.task
 
     def few(split: Split) -> Split:
-        return Split(split.images[:samples], split.labels[:samples])
+        return Split(split.inputs[:samples], split.targets[:samples])
 
     task = replace(task, train=few(task.train), val=few(task.val), test=few(task.test))
     nursery = Nursery(task, laboratory.host, laboratory.nursery.training)
@@ -93,9 +93,10 @@ def small_env(
     twins = _twins[key]
     pool = laboratory.pool("train", laboratory.config.instances.num_train)
     if families:
-        blocks, classes = len(laboratory.config.host.widths), laboratory.task.num_classes
+        host, classes = laboratory.host, laboratory.task.num_classes
         weights = dict.fromkeys(families, 1.0)
-        pool = InstancePool.build(weights, len(pool), "train", num_blocks=blocks, num_classes=classes)
+        shape = {"host_family": host.family, "num_blocks": host.num_blocks, "num_classes": classes}
+        pool = InstancePool.build(weights, len(pool), "train", **shape)  # type: ignore[arg-type]
     env = laboratory.env(range(num_envs), pool, twins, run_seed=run_seed, measure_test=measure_test)
     env.settings = replace(env.settings, **settings)  # type: ignore[arg-type]
     return env
@@ -231,8 +232,8 @@ def plain_network(env: GrowthEnv, environment: int, kept_only: bool) -> tuple[Se
 def plain_points(network: SegmentedHost, split: Split, weights: Tensor) -> float:
     """100 x weighted mean probability of the right class, by torch alone."""
     with torch.no_grad():
-        probabilities = network(split.images.double()).softmax(dim=1)
-    right = probabilities[torch.arange(len(split)), split.labels]
+        probabilities = network(split.inputs.double()).softmax(dim=1)
+    right = probabilities[torch.arange(len(split)), split.targets]
     return 100 * float((right * weights.double()).sum() / weights.double().sum())
 
 

@@ -6,10 +6,11 @@ package.
 
 from __future__ import annotations
 
-from esper.blueprints import cnn
+from esper.blueprints import cnn, transformer
 from esper.blueprints.registry import BLUEPRINTS, blueprint_ids, build_blueprint, compatible, register
 
-for _blueprint_id, _builder in cnn.BUILDERS.items():
-    register("cnn", _blueprint_id, _builder)
+for _family, _builders in (("cnn", cnn.BUILDERS), ("transformer", transformer.BUILDERS)):
+    for _blueprint_id, _builder in _builders.items():
+        register(_family, _blueprint_id, _builder)
 
 __all__ = ["BLUEPRINTS", "blueprint_ids", "build_blueprint", "compatible", "register"]

@@ -1,17 +1,19 @@
-"""Which blueprints each host family has.
+"""Which blueprints each family of hosts has.
 
-A builder takes the number of channels at a place and returns a module that keeps the shape of its input, is the
-identity at birth, and is traceable by ``torch.fx``. It raises ``ValueError`` for a width that it cannot serve.
+A builder takes the number of channels at a place and returns a module that keeps the shape of its input (``[B, C, H,
+W]`` for the family ``cnn``, ``[B, T, C]`` for ``transformer``), is the identity at birth, and is traceable by
+``torch.fx``. It raises ``ValueError`` for a width that it cannot serve.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from esper.actions import BLUEPRINT_IDS
+from esper.layouts import Layout, layout_of
 
 Builder = Callable[[int], nn.Module]
 
@@ -26,8 +28,9 @@ def register(family: str, blueprint_id: str, builder: Builder) -> None:
     """Offer a blueprint to a host family. A new id gets the next free index of the blueprint head.
 
     Raises:
-        ValueError: the family already has another builder under that id.
+        ValueError: unknown family, or it already has another builder under that id.
     """
+    layout_of(family)
     known = BLUEPRINTS.setdefault(family, {})
     if known.get(blueprint_id, builder) is not builder:
         raise ValueError(f"{family} hosts already have a blueprint {blueprint_id!r}; choose another id")
@@ -53,20 +56,18 @@ def build_blueprint(family: str, blueprint_id: str, channels: int) -> nn.Module:
 
 
 def _builders(family: str, blueprint_id: str | None = None) -> dict[str, Builder]:
-    if family not in BLUEPRINTS:
-        raise ValueError(f"no blueprints for host family {family!r}; known families: {', '.join(sorted(BLUEPRINTS))}")
+    layout_of(family)
     known = BLUEPRINTS[family]
     if blueprint_id is not None and blueprint_id not in known:
         raise ValueError(f"unknown blueprint {blueprint_id!r} for {family} hosts; known: {', '.join(known)}")
     return known
 
 
-def compatible(family: str, channels: Sequence[int]) -> Tensor:
+def compatible(sites: Iterable[tuple[str, int]]) -> Tensor:
     """Which blueprints fit which places: registered for the family, serves the width, keeps the shape.
 
     Args:
-        family: host family.
-        channels: width of each slot's place, in slot order.
+        sites: family and width of each slot's place, in slot order.
 
     Returns:
         ``bool [S, B]``, B in the order of :func:`blueprint_ids`.
@@ -74,18 +75,20 @@ def compatible(family: str, channels: Sequence[int]) -> Tensor:
     Raises:
         ValueError: unknown family.
     """
-    known = _builders(family)
-    rows = [[name in known and _fits(known[name], width) for name in blueprint_ids()] for width in channels]
-    return torch.tensor(rows, dtype=torch.bool).reshape(len(channels), len(blueprint_ids()))
+    rows = []
+    for family, channels in sites:
+        known, layout = _builders(family), layout_of(family)
+        rows.append([name in known and _fits(known[name], channels, layout) for name in blueprint_ids()])
+    return torch.tensor(rows, dtype=torch.bool).reshape(len(rows), len(blueprint_ids()))
 
 
-def _fits(builder: Builder, channels: int) -> bool:
+def _fits(builder: Builder, channels: int, layout: Layout) -> bool:
     """Shape probe of a module built without initialising it, so that no random numbers are drawn."""
     with torch.device("meta"):
         try:
             module = builder(channels)
         except ValueError:
             return False
-    probe = torch.zeros(2, channels, _PROBE_SIZE, _PROBE_SIZE)
+    probe = torch.zeros(layout.probe(channels, _PROBE_SIZE))
     with torch.no_grad():
         return bool(module.to_empty(device="cpu")(probe).shape == probe.shape)

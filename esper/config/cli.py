@@ -11,13 +11,12 @@ import copy
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
-import yaml
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path, get_args_parser
@@ -25,27 +24,32 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, open_dict, read_write
 
 from esper.config.entries import Entry
-from esper.config.errors import RunError, UsageError, explain
+from esper.config.errors import RunError, UsageError, refused
 from esper.config.paths import CONF_DIR
-from esper.config.store import VERSION_BASE, load
+from esper.config.root import Config
+from esper.config.store import VERSION_BASE, load, with_words
+from esper.config.sweep import plan
+from esper.config.sweep_run import require_finished, run_sweep
+from esper.config.sweep_task import JobWork
+from esper.continuation import AUTO, interrupted_run, saved_text
 from esper.ranks import outside_placement
-from esper.runs import RunFolderError
+from esper.runs import RunFolder, RunFolderError
 
-Task = Callable[[Any, Path], None]
 Check = Callable[[Any], None]
-"""Both take a configuration of the entry point's schema."""
+"""Takes a configuration of the entry point's schema."""
+
+T = TypeVar("T")
 
 RUN_FILES = ("config.yaml", "status.json")
 """Either of these in a folder means that a run lives there."""
 
 
-def run(entry: Entry, task: Task, check: Check) -> None:
+def run(entry: Entry, task: JobWork, check: Check) -> None:
     """Run ``task(config, run_dir)`` as the command line says: once, as a sweep, or not at all (``--help``, ``--cfg``).
 
     Args:
@@ -66,13 +70,20 @@ def run(entry: Entry, task: Task, check: Check) -> None:
             if placement is not None and placement.rank > 0 and not arguments.cfg:
                 _follow(arguments, entry, task, check)
                 return
-            _check_before(arguments, entry, check)
+            if arguments.multirun and not arguments.cfg:
+                if _sweep(arguments, entry, task, check):
+                    return
+            else:
+                for config, run_dir in _check_before(arguments, entry, check):
+                    if _holds_a_run(config, run_dir):
+                        task(config, run_dir)  # without Hydra, which would make another folder
+                        return
 
     @hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name=entry.config_name)
     def job(cfg: DictConfig) -> None:
         run_dir = Path(HydraConfig.get().runtime.output_dir)
         if HydraConfig.get().mode is RunMode.MULTIRUN:
-            # Hydra goes on with the other jobs and reports the first error at the end.
+            # A sweeper of the user's own: Hydra goes on with the other jobs and reports the first error at the end.
             task(load(cfg, entry.schema), run_dir)
             return
         with _one_line_errors():
@@ -81,7 +92,7 @@ def run(entry: Entry, task: Task, check: Check) -> None:
     job()
 
 
-def _follow(arguments: argparse.Namespace, entry: Entry, task: Task, check: Check) -> None:
+def _follow(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Check) -> None:
     """Run as a later rank of a launcher's: the same configuration, but the folder and its checks are the first's."""
     with refused(entry.schema):
         [(config, run_dir)] = _load_jobs(arguments, entry)
@@ -102,38 +113,49 @@ def _one_line_errors() -> Iterator[None]:
         raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
 
 
-@contextmanager
-def refused(schema: type) -> Iterator[None]:
-    """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`.
+def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Check) -> bool:
+    """Run a sweep; ``False`` = another sweeper than Hydra's own is asked for, and chooses its jobs while it runs.
 
-    Args:
-        schema: dataclass of the whole configuration.
+    Raises:
+        UsageError: none of its jobs can be run.
+        RunError: not every job is finished.
     """
+    loader, name = _loader(arguments), arguments.config_name or entry.config_name
     try:
-        yield
-    except UsageError:
-        raise
-    except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
-        raise UsageError(explain(error, schema)) from error
+        with refused(entry.schema):
+            master = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.MULTIRUN)
+            if not str(master.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
+                return False
+            sweep_dir = _resolved(master, lambda: Path(master.hydra.sweep.dir))
+            # Jobs are composed anew, some of them elsewhere: all are to find the folder that is chosen here.
+            with read_write(master.hydra):
+                master.hydra.sweep.dir = str(sweep_dir)
+                master.hydra.overrides.hydra += [f"hydra.sweep.dir='{sweep_dir}'", "hydra.mode=MULTIRUN"]
+            jobs = plan(loader, master, entry, _load_sweep_job, _sweep_folder, check)
+        check_writable(sweep_dir)
+        require_finished(run_sweep(loader, master, entry, task, jobs), sweep_dir)
+    finally:
+        GlobalHydra.instance().clear()
+    return True
 
 
-def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> None:
+def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> list[tuple[Any, Path]]:
+    """Refuse what cannot be run; returns the configuration and the run folder, or nothing for ``--cfg``."""
     with refused(entry.schema):
         jobs = _load_jobs(arguments, entry)
-        taken: dict[Path, int] = {}
-        for config, _ in jobs:
+        for config, run_dir in jobs:
             check(config)
-        for number, (_, run_dir) in enumerate(jobs):
-            if run_dir in taken:
-                raise UsageError(
-                    f"jobs {taken[run_dir]} and {number} of this sweep would share the run folder {run_dir}: "
-                    "leave name and hydra.sweep.subdir to their defaults, which differ from job to job"
-                )
-            taken[run_dir] = number
-            check_free(run_dir)
-    # A sweep's folders appear as its jobs start; a single run's folder is next anyway.
+            if not _holds_a_run(config, run_dir):
+                check_free(run_dir)
     for _, run_dir in jobs:
-        check_writable(run_dir.parent if arguments.multirun else run_dir)
+        check_writable(run_dir)
+    return jobs
+
+
+def _holds_a_run(config: Any, run_dir: Path) -> bool:
+    """Whether the job is to go on with a run that is there."""
+    resumes = isinstance(config, Config) and config.resume is not None
+    return resumes and RunFolder(run_dir).holds_run
 
 
 def check_free(run_dir: Path) -> None:
@@ -142,7 +164,7 @@ def check_free(run_dir: Path) -> None:
         if os.path.lexists(run_dir / name):
             raise UsageError(
                 f"run folder {run_dir} already holds a run ({name}): choose another with name=<name> or "
-                "hydra.run.dir=<folder>, or remove it"
+                "hydra.run.dir=<folder>, remove it, or go on with it by resume=auto"
             )
 
 
@@ -159,45 +181,82 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def _load_jobs(arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, Path]]:
-    """Each job's configuration and run folder; none for ``--cfg``, which only has to compose."""
+def _loader(arguments: argparse.Namespace) -> ConfigLoader:
+    """Hydra's loader of configurations; to be cleared from its global state after use."""
     search_path = create_config_search_path(str(CONF_DIR))
     if arguments.config_dir is not None:
         if not Path(arguments.config_dir).is_dir():
             raise UsageError(f"--config-dir: no such folder {arguments.config_dir!r}")
         search_path.append("command-line", f"file://{Path(arguments.config_dir).resolve()}")
-    loader = Hydra.create_main_hydra2(task_name="check", config_search_path=search_path).config_loader
-    name = arguments.config_name or entry.config_name
+    return Hydra.create_main_hydra2(task_name="check", config_search_path=search_path).config_loader
+
+
+def _load_jobs(arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, Path]]:
+    """The configuration and run folder of a single run; none for ``--cfg``, which only has to compose."""
+    loader, name = _loader(arguments), arguments.config_name or entry.config_name
     try:
-        if not arguments.multirun:
-            cfg = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
-            return [] if arguments.cfg else [_load_job(cfg, entry, lambda: Path(cfg.hydra.run.dir))]
-        master = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.MULTIRUN)
-        if not str(master.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
-            return []  # another sweeper chooses its jobs while it runs
-        overrides = OverridesParser.create(loader).parse_overrides(list(master.hydra.overrides.task))
-        jobs = BasicSweeper.split_arguments(overrides, None)[0]
-        return [_load_sweep_job(loader, master, entry, list(words), number) for number, words in enumerate(jobs)]
+        words = OverridesParser.create(loader).parse_overrides(list(arguments.overrides))
+        named = [word.value() for word in words if word.key_or_group == "resume"]
+        if named and named[-1] not in (None, AUTO) and not arguments.cfg:
+            return [_continued(str(named[-1]), words, entry)]
+        cfg = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
+        if arguments.cfg:
+            return []
+        if cfg.hydra.sweeper.get("params"):
+            raise UsageError("this is a sweep of several runs: start it with -m")
+        return [_where_it_was(*_load_job(cfg, entry, lambda: Path(cfg.hydra.run.dir)))]
     finally:
         GlobalHydra.instance().clear()
 
 
-def _load_sweep_job(
-    loader: ConfigLoader, master: DictConfig, entry: Entry, words: list[str], number: int
-) -> tuple[Any, Path]:
-    cfg = loader.load_sweep_config(master, words)
-    with open_dict(cfg):
-        cfg.hydra.job.num = number
-    return _load_job(cfg, entry, lambda: Path(cfg.hydra.sweep.dir) / cfg.hydra.sweep.subdir)
+def _continued(folder: str, words: Sequence[Override], entry: Entry) -> tuple[Any, Path]:
+    """The run in a folder, with its own configuration and what the words change in it."""
+    for word in words:
+        if word.key_or_group.startswith("hydra.") or (is_group(word) and not isinstance(word.value(), dict)):
+            raise UsageError(
+                f"resume={folder} takes place and configuration from that folder: leave {word.input_line} out"
+            )
+    return with_words(saved_text(RunFolder(Path(folder))), entry.schema, words), Path(folder)
+
+
+def _where_it_was(config: Any, run_dir: Path) -> tuple[Any, Path]:
+    """With ``resume=auto`` the folder of the interrupted run, if there is one; otherwise the one given."""
+    if isinstance(config, Config) and config.resume == AUTO and not _holds_a_run(config, run_dir):
+        return config, interrupted_run(run_dir.parent, config) or run_dir
+    return config, run_dir
+
+
+def is_group(word: Override) -> bool:
+    """Whether a word of the command line chooses a file of a configuration group."""
+    return (CONF_DIR / word.key_or_group).is_dir()
+
+
+def _load_sweep_job(cfg: DictConfig, entry: Entry) -> Any:
+    config, _ = _load_job(cfg, entry, Path)
+    if isinstance(config, Config) and config.resume not in (None, AUTO):
+        raise UsageError(f"resume={config.resume} goes on with one run: leave -m out; sweeps go on by themselves")
+    return config
+
+
+def _sweep_folder(cfg: DictConfig) -> Path:
+    return _resolved(cfg, lambda: Path(cfg.hydra.sweep.dir, cfg.hydra.sweep.subdir))
 
 
 def _load_job(cfg: DictConfig, entry: Entry, run_dir: Callable[[], Path]) -> tuple[Any, Path]:
-    state = HydraConfig.instance()
-    state.set_config(cfg)  # the run's name reads the preset and the job number from here
-    try:
+    def read() -> tuple[Any, Path]:
         job = copy.deepcopy(cfg)
         with open_dict(job):
             del job["hydra"]
         return load(job, entry.schema), run_dir()
+
+    return _resolved(cfg, read)
+
+
+def _resolved(cfg: DictConfig, read: Callable[[], T]) -> T:
+    """What is read while Hydra's own part of the configuration is there for names that are made of it."""
+    state = HydraConfig.instance()
+    state.set_config(cfg)
+    try:
+        return read()
     finally:
         state.cfg = None

@@ -39,6 +39,6 @@ class Entry:
         return cast(Work, getattr(importlib.import_module(module), function))
 
 
-TRAIN = Entry(config_name=CONFIG_NAME, schema=Config, target=("esper.trainer", "train"))
+TRAIN = Entry(config_name=CONFIG_NAME, schema=Config, target=("esper.training_run", "train"))
 EVALUATE = Entry(config_name="evaluate", schema=EvaluateConfig, target=("esper.evaluation", "evaluate"))
 ENTRIES = {entry.config_name: entry for entry in (TRAIN, EVALUATE)}

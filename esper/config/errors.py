@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from hydra.errors import CompactHydraException, MissingConfigException, OverrideParseException
+import yaml
+from hydra.errors import CompactHydraException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -16,9 +19,17 @@ from omegaconf.errors import (
 
 from esper.config.checks import suggestion
 
-HIDDEN_GROUPS = ("preset", "debug")
+HIDDEN_GROUPS = ("preset", "debug", "sweep")
 """Groups that are not in the defaults list and are added with a plus."""
 
+
+EXTRAS = {
+    "joblib": ("workers", "workers"),
+    "submitit_slurm": ("slurm", "slurm"),
+    "submitit_local": ("processes", "slurm"),
+    "ray": ("ray_cluster", "ray"),
+}
+"""Launchers of plugins that may not be installed: the names that we give them, and the extra that installs them."""
 
 _TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _TYPE = re.compile(rf"Value '(?P<value>.*)' of type '.*' could not be converted to (?P<type>{'|'.join(_TYPES)})")
@@ -38,13 +49,28 @@ class RunError(CompactHydraException):
     """A run that cannot go on for reasons outside of its configuration, such as a full disk. One line, no traceback."""
 
 
+@contextmanager
+def refused(schema: type) -> Iterator[None]:
+    """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`.
+
+    Args:
+        schema: dataclass of the whole configuration.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
+        raise UsageError(explain(error, schema)) from error
+
+
 def explain(error: BaseException, schema: type) -> str:
     """One line that names the offending key and value, and the choices; ``schema`` is of the whole configuration."""
     for cause in _chain(error):
         if isinstance(cause, MissingConfigException):
             return _missing_config(cause)
         if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and cause.full_key:
-            return unknown_key(cause.full_key, schema)
+            return unknown_key(cause.full_key, schema, cause.object_type)
         if isinstance(cause, ValidationError) and cause.full_key:
             return _bad_value(cause.full_key, _lines(cause)[0], _lines(error))
         if isinstance(cause, OverrideParseException):
@@ -78,6 +104,8 @@ def _missing_config(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group or error.options is None:
         return _lines(error)[0]
+    if group == "hydra/launcher" and name in EXTRAS:
+        return f"hydra/launcher={EXTRAS[name][0]} needs more packages: pip install 'esper[{EXTRAS[name][1]}]'"
     choices = ", ".join(error.options) or "none"
     return f"{group}: unknown {name!r}{suggestion(name, error.options)}; choose from {choices}"
 
@@ -95,11 +123,19 @@ def _bad_value(key: str, message: str, context: list[str]) -> str:
     return f"{key}: {message}" + (f" (in {override})" if override else "")
 
 
-def unknown_key(key: str, schema: type) -> str:
-    """One line about a key that the schema, a dataclass, does not have."""
+def unknown_key(key: str, schema: type, section: type | None = None) -> str:
+    """One line about a key that the schema, a dataclass, does not have.
+
+    Args:
+        key: in full.
+        schema: of the whole configuration.
+        section: dataclass of the key's own section, where it depends on a choice.
+    """
     parent, _, name = key.rpartition(".")
     root = OmegaConf.structured(schema)
     node = OmegaConf.select(root, parent) if parent else root
+    if parent and dataclasses.is_dataclass(section):
+        node = OmegaConf.structured(section)
     siblings = list(map(str, node)) if isinstance(node, DictConfig) else []
     # First the right name in the wrong section ("num_envs" for "trainer.num_envs"), then a slip of the keyboard.
     elsewhere = [full for full in _leaves(root) if full.rpartition(".")[2] == name]

@@ -7,6 +7,7 @@ from typing import Any
 
 from esper.config.checks import at_least, distinct
 from esper.config.root import Console
+from esper.config.wandb import WandbConfig
 from esper.devices import parse_devices
 
 DEFAULT_CONTROLLERS = (
@@ -54,6 +55,8 @@ class EvaluateConfig:
     """Name of the evaluation and of its folder."""
     console: Console = Console.auto
     """Progress in the terminal."""
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    """The mirror in Weights & Biases."""
 
     def __post_init__(self) -> None:
         checkpoints = self.checkpoints

@@ -1,9 +1,11 @@
-"""What grows, in what, on what data: task, host, instances, environment, slots, observation, counterfactuals."""
+"""What grows, on what data: task, instances, environment, slots, observation, counterfactuals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 from esper.config.checks import at_least, at_most, distinct, positive, within
 
@@ -43,75 +45,54 @@ class TaskConfig:
     """Which task, from the task registry."""
     batch_size: int = 64
     """Samples in each host's own minibatch."""
+    root: str | None = None
+    """Folder with data sets, looked into first and downloaded to; null = data in Esper's cache folder."""
+    url: str | None = None
+    """Address of a folder that has the files to download, a mirror; null = where they were published."""
+    num_val: int | None = None
+    """Samples that validate, for reward and observations, in text as many windows of bytes; null = the task's own
+    number. Where val is cut off the training samples, the others train."""
+    max_samples: int | None = None
+    """At most so many samples in each split, for a quick look; null = all."""
+    context_length: int | None = None
+    """Tokens in a window of text; null = the task's own number."""
+    vocab_size: int | None = None
+    """Tokens of a byte-pair encoding trained on the text, and cached (needs the extra ``text``); null = bytes."""
+    crop: int = 0
+    """Pixels by which a training image may move in each direction, its mirror image entering; 0 = off."""
+    flip: bool = False
+    """Mirror every other training image, left to right."""
+    cutout: int = 0
+    """Side of a square that is blanked in each training image; 0 = off."""
 
     def __post_init__(self) -> None:
         at_least("task.batch_size", self.batch_size, 1)
+        for key, bound in (("num_val", 1), ("max_samples", 1), ("context_length", 1), ("vocab_size", 258)):
+            value = getattr(self, key)
+            if value is not None:
+                at_least(f"task.{key}", value, bound)
+        for key in ("crop", "cutout"):
+            at_least(f"task.{key}", getattr(self, key), 0)
 
-
-@dataclass(kw_only=True, slots=True)
-class HostConfig:
-    """The small network that grows, and its optimizer. Lists have one entry per block."""
-
-    name: str = "cnn"
-    """Which kind of host, from the host registry."""
-    widths: list[int] = field(default_factory=lambda: [8, 8, 8])
-    """Output channels of each block."""
-    kernel_sizes: list[int] = field(default_factory=lambda: [3, 3, 3])
-    """Side of each block's convolution kernel; odd, so that "same" padding is exact."""
-    strides: list[int] = field(default_factory=lambda: [2, 1, 1])
-    """Stride of each block's convolution."""
-    pools: list[bool] = field(default_factory=lambda: [False, True, False])
-    """Whether each block halves its feature map after its activation."""
-    norm_groups: int = 2
-    """Groups of each block's GroupNorm; must divide every width."""
-    place_rows: list[int] = field(default_factory=lambda: [0])
-    """Kinds of place offered to slots: 0 after a block's activation, 1 after its pooling."""
-    lr: float = 0.01
-    """Adam learning rate of hosts and seed modules, constant over an episode."""
-    max_grad_norm: float = 0.0
-    """Gradient norm at which each environment's host and each seed module is clipped, on its own; 0 = off."""
-
-    def __post_init__(self) -> None:
-        if not self.widths:
-            raise ValueError("host.widths must name at least one block, got []")
-        for key in ("kernel_sizes", "strides", "pools"):
-            values = getattr(self, key)
-            if len(values) != len(self.widths):
-                raise ValueError(
-                    f"host.{key} must have one entry per block of host.widths ({len(self.widths)}), got {values}"
-                )
-        at_least("host.norm_groups", self.norm_groups, 1)
-        for block, (width, kernel, stride) in enumerate(zip(self.widths, self.kernel_sizes, self.strides, strict=True)):
-            at_least(f"host.widths[{block}]", width, 1)
-            if width % self.norm_groups:
-                raise ValueError(f"host.norm_groups={self.norm_groups} must divide host.widths[{block}]={width}")
-            at_least(f"host.kernel_sizes[{block}]", kernel, 1)
-            if kernel % 2 == 0:
-                raise ValueError(f"host.kernel_sizes[{block}] must be odd, got {kernel}")
-            at_least(f"host.strides[{block}]", stride, 1)
-        distinct("host.place_rows", self.place_rows)
-        for row in self.place_rows:
-            within("host.place_rows", row, 0, 1)
-        positive("host.lr", self.lr)
-        at_least("host.max_grad_norm", self.max_grad_norm, 0)
+    def options(self) -> dict[str, Any]:
+        """What :func:`esper.tasks.load_task` takes besides name and device."""
+        return {
+            "root": None if self.root is None else Path(self.root).expanduser(),
+            "url": self.url,
+            "num_val": self.num_val,
+            "max_samples": self.max_samples,
+            "context_length": self.context_length,
+            "vocab_size": self.vocab_size,
+        }
 
 
 @dataclass(kw_only=True, slots=True)
 class InstancesConfig:
     """Which hosts an environment may draw: without variety a fixed schedule is optimal and nothing can be learned."""
 
-    families: dict[str, float] = field(
-        default_factory=lambda: {
-            "intact": 1.0,
-            "starved_0": 1.0,
-            "starved_1": 1.0,
-            "starved_2": 1.0,
-            "centre_tap_all": 1.0,
-            "centre_tap_12": 1.0,
-            "few_classes": 1.0,
-        }
-    )
-    """Relative frequency of each host family; 0 leaves it out. A + joins faults: {starved_0+starved_2: 1}."""
+    families: dict[str, float] = field(default_factory=dict)
+    """Relative frequency of each host family; 0 leaves it out. A + joins faults: {starved_0+starved_2: 1}. {} = some of
+    each kind that the host can have."""
     held_out_families: dict[str, float] = field(default_factory=dict)
     """The same for the held-out instances, for evaluation on families never trained on; {} = as in training."""
     num_train: int = 64
@@ -131,7 +112,7 @@ class InstancesConfig:
         for key, families in self.mixes().items():
             for family, weight in families.items():
                 at_least(f"{key}.{family}", weight, 0)
-            if not any(families.values()):
+            if families and not any(families.values()):
                 raise ValueError(f"{key} must give a weight above 0 to at least one of {list(families)}")
         at_least("instances.num_train", self.num_train, 1)
         at_least("instances.num_held_out", self.num_held_out, 1)

@@ -195,7 +195,7 @@ class TrainerConfig:
     num_iterations: int = 30
     """Rollouts, each followed by an update."""
     checkpoint_every: int = 10
-    """Iterations between checkpoints; the last iteration always writes one."""
+    """Iterations between checkpoints that are kept; ``last.pt`` is written after every one, ``best.pt`` when due."""
 
     def __post_init__(self) -> None:
         at_least("trainer.num_envs", self.num_envs, 1)

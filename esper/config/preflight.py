@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from esper.blueprints import blueprint_ids, compatible
+from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint, compatible
 from esper.config.checks import at_most, known
 from esper.config.root import Config
+from esper.config.wandb import WandbConfig, WandbMode
 from esper.devices import resolve_devices
-from esper.hosts import HOSTS
+from esper.hosts import HOSTS, Place, parse_faults
 from esper.precision import check_amp
 from esper.ranks import outside_placement
 from esper.slots import select_slots
-from esper.tasks import TASKS, load_task
+from esper.tasks import TASKS, TaskData, load_task
 
 
 def preflight(config: Config) -> None:
@@ -23,9 +24,11 @@ def preflight(config: Config) -> None:
         ValueError: names the key, the value and the choices.
     """
     # Imported here: they build on much that configuration itself must not need.
+    from esper.checkpoint import checkpoint_path, load_checkpoint
     from esper.controllers import AFTER_TRAINING, CONTROLLERS
     from esper.envs.rewards import REWARDS
     from esper.population import PROBE_NAMES
+    from esper.transfer import check_source
 
     known("task.name", config.task.name, TASKS)
     known("host.name", config.host.name, HOSTS)
@@ -45,32 +48,77 @@ def preflight(config: Config) -> None:
     config.check_shares(placement.size if placement else len(devices))
     for device in dict.fromkeys(devices):
         check_amp(config.amp.name, device)
+    check_mirror(config.wandb)
     _check_host(config)
+    if config.checkpoint.path is not None:
+        check_source(load_checkpoint(checkpoint_path(config.checkpoint.path)), config)
+
+
+def check_mirror(wandb: WandbConfig) -> None:
+    """Refuse to mirror online where nobody is logged in.
+
+    Raises:
+        ValueError: says how to log in.
+    """
+    if wandb.mode is WandbMode.online:
+        from esper.telemetry.wandb_mirror import check_online
+
+        check_online()
 
 
 def _check_host(config: Config) -> None:
     # Imported here: it builds on much that help and errors of use must not wait for.
     from esper.build import build_task_host
 
-    task = load_task(config.task.name)
-    at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
+    task = load_task(config.task.name, **config.task.options())
     built = build_task_host(config, task)
-    channels = {place.slot_id: place.channels for place in built.places}
+    _check_task(config, task)
+    at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
     try:
-        chosen = select_slots(tuple(channels), config.slots.num_slots, config.slots.ids)
+        chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
     except ValueError as error:
         raise ValueError(f"slots.{error}" if str(error).startswith("num_slots") else f"slots.ids: {error}") from error
-    fits = compatible(built.family, [channels[slot_id] for slot_id in chosen]).any(dim=0).tolist()
-    offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+    places = [built.place(slot_id) for slot_id in chosen]
     for blueprint in config.slots.blueprints or ():
-        _check_fits("slots.blueprints", blueprint, built.family, offered)
+        _check_fits("slots.blueprints", blueprint, built.family, places)
     for name, step in config.evaluation.schedule.items():
-        _check_fits(f"evaluation.schedule.{name}.blueprint", step.blueprint, built.family, offered)
+        if step.blueprint is not None:
+            _check_fits(f"evaluation.schedule.{name}.blueprint", step.blueprint, built.family, places)
 
 
-def _check_fits(key: str, blueprint: str, family: str, offered: Iterable[str]) -> None:
-    names = list(offered)
+def _check_task(config: Config, task: TaskData) -> None:
+    """Refuse what only text, or only images, can have, and sizes that do not fit."""
+    name, given = config.task.name, config.task
+    if task.kind == "images":
+        for key in ("context_length", "vocab_size"):
+            if getattr(given, key) is not None:
+                raise ValueError(f"task.{key}={getattr(given, key)} is for text; {name} has images")
+        at_most("task.crop", given.crop, f"images of {name} have a side of {task.image_size}", task.image_size - 1)
+        at_most("task.cutout", given.cutout, f"images of {name} have a side of {task.image_size}", task.image_size)
+        return
+    for key in ("crop", "flip", "cutout"):
+        if getattr(given, key):
+            raise ValueError(f"task.{key}={str(getattr(given, key)).lower()} is for images; {name} has text")
+    for mix, families in config.instances.mixes().items():
+        for family in (family for family, weight in families.items() if weight):
+            if parse_faults(family).few_classes:
+                raise ValueError(f"{mix}.{family} is about classes of images; {name} has text (weight 0 leaves it out)")
+
+
+def _check_fits(key: str, blueprint: str, host_family: str, places: Sequence[Place]) -> None:
+    """Refuse a blueprint that fits none of the places, and say why where it says so itself."""
+    fits = compatible(place.site for place in places).any(dim=0).tolist()
+    offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
     if blueprint not in blueprint_ids():
-        known(key, blueprint, names)
-    if blueprint not in names:
-        raise ValueError(f"{key}: {blueprint!r} does not fit this {family} host; choose from {', '.join(names)}")
+        known(key, blueprint, offered)
+    if blueprint not in offered:
+        why = ""
+        for family, channels in {place.site for place in places}:
+            if blueprint in BLUEPRINTS[family]:
+                try:
+                    build_blueprint(family, blueprint, channels)
+                except ValueError as error:
+                    why = f" ({error})"
+        raise ValueError(
+            f"{key}: {blueprint!r} does not fit this {host_family} host{why}; choose from {', '.join(offered)}"
+        )

@@ -10,13 +10,14 @@ from esper.config.checks import at_least, at_most, distinct
 from esper.config.growth import (
     CounterfactualConfig,
     EnvConfig,
-    HostConfig,
     InstancesConfig,
     ObservationConfig,
     SlotsConfig,
     TaskConfig,
 )
+from esper.config.hosts import CNNConfig, HostConfig
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
+from esper.config.wandb import TrainWandbConfig
 from esper.devices import parse_devices, shown
 from esper.hosts import check_fault, parse_faults
 
@@ -54,8 +55,8 @@ class ScheduleStep:
     """Host epoch at which it germinates."""
     slot: int = 0
     """Which slot, as its number in canonical order."""
-    blueprint: str = "conv_light"
-    """Which blueprint."""
+    blueprint: str | None = None
+    """Which blueprint; null = the first that fits the slot."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -85,10 +86,29 @@ class TelemetryConfig:
 
     level: Level = Level.normal
     """Events kept: none, those of the lifecycle, or one per action as well."""
+    escalation_iterations: int = 3
+    """Iterations after an anomaly in which a ``normal`` run is kept at ``debug``; 0 = none."""
     console: Console = Console.auto
     """Progress in the terminal."""
     plots: bool = True
     """Draw PNGs at the end of a run."""
+
+    def __post_init__(self) -> None:
+        at_least("telemetry.escalation_iterations", self.escalation_iterations, 0)
+
+
+@dataclass(kw_only=True, slots=True)
+class CheckpointConfig:
+    """What the policy of a new run starts from."""
+
+    path: str | None = None
+    """A checkpoint or run folder whose policy and normaliser to start from; null = initialised from the seed."""
+    partial: bool = False
+    """Take over all but slot head and input layer, which stay as initialised: for another slot count or task."""
+
+    def __post_init__(self) -> None:
+        if self.partial and self.path is None:
+            raise ValueError("checkpoint.partial=true has no checkpoint to load: say checkpoint.path=<file or folder>")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,11 +125,13 @@ class Config:
     """CPU threads of tensor operations in each rank; 0 = all cores. Hosts on tiny maps are fastest on one."""
     name: str = "run"
     """Name of the run and of its folder."""
+    resume: str | None = None
+    """Go on with a run: its folder, or auto = the newest interrupted run of this configuration, if there is one."""
     plugins: list[str] = field(default_factory=list)
     """Python modules to import first, so that the blueprints that they register can be named."""
     task: TaskConfig = field(default_factory=TaskConfig)
     """The data that hosts train on."""
-    host: HostConfig = field(default_factory=HostConfig)
+    host: HostConfig = field(default_factory=CNNConfig)
     """The network that grows."""
     instances: InstancesConfig = field(default_factory=InstancesConfig)
     """Which hosts environments draw."""
@@ -129,10 +151,14 @@ class Config:
     """What a controller is paid for."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """The training loop."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """What the policy starts from."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """The closing table."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """What is recorded and shown."""
+    wandb: TrainWandbConfig = field(default_factory=TrainWandbConfig)
+    """The mirror in Weights & Biases."""
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
@@ -186,6 +212,8 @@ class Config:
             self.slots.max_developing = self.slots.num_slots
         if self.slots.max_seeds is None:
             self.slots.max_seeds = self.slots.num_slots
+        if not self.instances.families:
+            self.instances.families = self.host.families()
         if self.trainer.num_steps is None:
             self.trainer.num_steps = self.env.num_epochs
 
@@ -204,15 +232,15 @@ class Config:
         at_most(
             "evaluation.num_hosts", self.evaluation.num_hosts, "instances.num_held_out", self.instances.num_held_out
         )
-        narrowest = min(self.host.widths)
+        what, narrowest = self.host.narrowest
         for key, families in self.instances.mixes().items():
             for family in (family for family, weight in families.items() if weight):
                 try:
-                    check_fault(family, len(self.host.widths))
+                    check_fault(family, self.host.name, self.host.num_blocks)
                 except ValueError as error:
                     raise ValueError(f"{key}.{family}: {error} (weight 0 leaves a family out)") from None
                 faults = parse_faults(family)
                 if faults.starved:
-                    at_most("instances.alive_channels", self.instances.alive_channels, "min(host.widths)", narrowest)
+                    at_most("instances.alive_channels", self.instances.alive_channels, what, narrowest)
                 if faults.width is not None:
-                    at_most(f"channels of {key}.{family}", faults.width, "min(host.widths)", narrowest)
+                    at_most(f"channels of {key}.{family}", faults.width, what, narrowest)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import secrets
 import time
+from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from esper.config.errors import unknown_key
 from esper.config.evaluate import EvaluateConfig
+from esper.config.hosts import HOST_SCHEMAS, HostConfig
+from esper.config.naming import sweep_name
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
 
@@ -26,24 +34,53 @@ VERSION_BASE = "1.3"
 CONFIG_NAME = "config"
 
 # Once per process, so that the folder that was checked before a run is the folder that the run gets.
-_STARTED = time.strftime("%Y%m%d-%H%M%S")
+# The letters behind it set apart what starts in the same second.
+_STARTED = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def _run_name(*, _root_: DictConfig) -> str:
     """``<preset, task or evaluate>-seed<seed>-<start time>[-<job number>]``."""
-    hydra = cast(DictConfig, HydraConfig.get()) if HydraConfig.initialized() else OmegaConf.create()
-    label = OmegaConf.select(hydra, "runtime.choices.preset") or OmegaConf.select(_root_, "task.name") or "evaluate"
-    if isinstance(label, ListConfig):
-        label = "+".join(label)
-    job = OmegaConf.select(hydra, "job.num", throw_on_missing=False)
-    return f"{label}-seed{_root_.seed}-{_STARTED}" + ("" if job is None else f"-{job}")
+    job = OmegaConf.select(_hydra(), "job.num", throw_on_missing=False)
+    return f"{_label(_root_)}-seed{_root_.seed}-{_STARTED}" + ("" if job is None else f"-{job}")
+
+
+def _sweep_name(*, _root_: DictConfig) -> str:
+    """Of a sweep's folder: the same for the same command."""
+    hydra = _hydra()
+    preset = OmegaConf.select(hydra, "runtime.choices.sweep")
+    words = OmegaConf.select(hydra, "overrides.task") or []
+    return sweep_name(_label(_root_), preset, list(words))
+
+
+def _group(*, _root_: DictConfig) -> str:
+    """What a run belongs to: its sweep, or its preset, task or evaluations."""
+    hydra = _hydra()
+    if OmegaConf.select(hydra, "mode") is RunMode.MULTIRUN:
+        return Path(hydra.sweep.dir).name
+    return _label(_root_)
+
+
+def _hydra() -> DictConfig:
+    return cast(DictConfig, HydraConfig.get()) if HydraConfig.initialized() else OmegaConf.create()
+
+
+def _label(root: DictConfig) -> str:
+    """Preset, task, or evaluate."""
+    label = OmegaConf.select(_hydra(), "runtime.choices.preset") or OmegaConf.select(root, "task.name") or "evaluate"
+    return "+".join(label) if isinstance(label, ListConfig) else label
 
 
 def register() -> None:
-    """Make the schemas and the run name known to Hydra."""
-    ConfigStore.instance().store(name="schema", node=Config)
+    """Make the schemas and the names of runs and groups known to Hydra."""
+    schema = OmegaConf.structured(Config)
+    schema.host = OmegaConf.structured(HostConfig)  # a default of one family would take no other's keys
+    ConfigStore.instance().store(name="schema", node=schema)
     ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
+    for family, host in HOST_SCHEMAS.items():
+        ConfigStore.instance().store(group="host", name=family, node=host)
     OmegaConf.register_new_resolver("esper.run_name", _run_name, replace=True)
+    OmegaConf.register_new_resolver("esper.sweep_name", _sweep_name, replace=True)
+    OmegaConf.register_new_resolver("esper.group", _group, replace=True)
 
 
 def load(cfg: DictConfig, schema: type[Schema]) -> Schema:
@@ -73,7 +110,7 @@ def _check_keys(node: DictConfig, schema: type, prefix: str = "") -> None:
     for key in map(str, node):
         full = f"{prefix}{key}"
         if key not in known:
-            raise ValueError(unknown_key(full, schema))
+            raise ValueError(unknown_key(full, schema, own))
         if OmegaConf.is_interpolation(node, key):  # resolves to something that is checked where it stands
             continue
         if OmegaConf.is_missing(node, key):
@@ -108,7 +145,23 @@ def to_yaml(config: Config | EvaluateConfig) -> str:
 
 def from_yaml(text: str, schema: type[Schema]) -> Schema:
     """The configuration that :func:`to_yaml` wrote."""
-    return load(cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text))), schema)
+    root, said = OmegaConf.structured(schema), cast(DictConfig, OmegaConf.create(text))
+    family = OmegaConf.select(said, "host.name")
+    if family in HOST_SCHEMAS:
+        root.host = OmegaConf.structured(HOST_SCHEMAS[family])
+    return load(cast(DictConfig, OmegaConf.merge(root, said)), schema)
+
+
+def plain_yaml(text: str) -> dict[str, Any]:
+    """What :func:`to_yaml` wrote as plain values, neither checked nor completed."""
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text)))
+
+
+def with_words(text: str, schema: type[Schema], words: Sequence[Override]) -> Schema:
+    """The configuration that :func:`to_yaml` wrote, changed by words of the command line."""
+    cfg = cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text)))
+    ConfigLoaderImpl._apply_overrides_to_config(list(words), cfg)
+    return load(cfg, schema)
 
 
 def from_plain(plain: dict[str, Any]) -> Config:

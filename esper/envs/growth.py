@@ -9,7 +9,6 @@ Axis legend: E = environments, S = slots, B = blueprints.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from esper.actions import BlendAlgorithm, Head
 from esper.blueprints import blueprint_ids
+from esper.envs.episodes import Episodes
 from esper.envs.history import HostHistory
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.observations import Observation, observe
@@ -54,6 +54,7 @@ from esper.population import (
     MultiplyAdds,
     Population,
     Samples,
+    Scores,
     Valuation,
     evaluate,
     probe_hosts,
@@ -63,8 +64,9 @@ from esper.population import (
 )
 from esper.population.counterfactuals import num_pair_configurations
 from esper.population.shapley import plan_shapley, shapley_values
-from esper.population.training import targets
 from esper.rng import generator
+from esper.state import State, plain_fields
+from esper.tasks.batches import take_targets, told_apart
 
 
 class GrowthEnv:
@@ -85,9 +87,7 @@ class GrowthEnv:
         measure_test: also measure test accuracy of final networks.
 
     Attributes:
-        host_seconds: time spent training and validating hosts, in all steps so far.
-        skipped_steps: optimizer steps of hosts and modules that fp16 loss scaling skipped, in all steps so far.
-        non_finite: times that a host or module had a gradient that was not finite in an epoch, likewise.
+        episodes: what each environment grows now, and what has come of it.
     """
 
     def __init__(
@@ -114,21 +114,20 @@ class GrowthEnv:
         self.num_epochs = nursery.training.num_epochs
         self.state = SlotState.empty(num_envs, num_slots)
         self.history = HostHistory.empty(num_envs)
-        self.instances: list[Instance] = []
+        self.episodes = Episodes(num_envs)
         self._run_seed = run_seed
-        self._episodes = [0] * num_envs
-        self._births = [0] * num_envs
         self._potential = Potential.start(num_envs)
-        self._returns = torch.zeros(num_envs, dtype=torch.float64)
-        self._trained = torch.zeros(num_envs, dtype=torch.float64)
         self._over = torch.ones(num_envs, dtype=torch.bool)
         self._probes: Tensor | None = None
         self._shapley = torch.full((num_envs, num_slots), torch.nan, dtype=torch.float64)
         self._val: Samples | None = None
-        self._labels = nursery.task.train.labels
+        self._targets = nursery.task.train.targets
         self._lr: float | Tensor = nursery.training.lr
-        self.host_seconds = 0.0
-        self.skipped_steps = self.non_finite = 0
+
+    @property
+    def instances(self) -> list[Instance]:
+        """What each environment grows now."""
+        return self.episodes.instances
 
     def reset(self, which: Tensor | None = None) -> Observation:
         """Start new episodes.
@@ -137,14 +136,7 @@ class GrowthEnv:
             which: ``bool [E]``, the environments to reset; all when ``None``. The first call must reset all.
         """
         chosen = (torch.ones(self.num_envs, dtype=torch.bool) if which is None else which).nonzero().flatten().tolist()
-        drawn = [self.pool.draw(self._run_seed, self.first + env, self._episodes[env]) for env in chosen]
-        if not self.instances:
-            assert len(chosen) == self.num_envs, "the first reset must be of all environments"
-            self.instances = list(drawn)
-        for env, instance in zip(chosen, drawn, strict=True):
-            self.instances[env] = instance
-            self._episodes[env] += 1
-            self._births[env] = 0
+        drawn = self.episodes.begin(self.pool, chosen, self._run_seed, self.first)
         if self.twins is not None:
             self.twins.require(drawn)
         self.nursery.place(self.population, chosen, drawn)
@@ -153,14 +145,39 @@ class GrowthEnv:
         self.state.reset(fresh)
         self.history.reset(fresh)
         self._potential = self._potential.reset(fresh)
-        self._returns = self._returns.masked_fill(fresh, 0.0)
-        self._trained = self._trained.masked_fill(fresh, 0.0)
         self._over = self._over & ~fresh
-        self._val = self.nursery.val(self.instances)
-        self._labels, self._lr = self.nursery.train_labels(self.instances), self.nursery.lr(self.instances)
+        self._take_up_data()
         if self.settings.slot_probes and len(chosen):
             self._probe_fresh(fresh)
         return self.observation()
+
+    def state_dict(self) -> State:
+        """Hosts, modules, clocks and books, in mid-episode or not. Every tensor has a leading environment axis."""
+        return {
+            "population": self.population.state_dict(),
+            "slots": self.state.to_dict(),
+            "history": self.history.to_dict(),
+            "episodes": self.episodes.state_dict(),
+            "potential": plain_fields(self._potential),
+            "over": self._over.clone(),
+            "probes": None if self._probes is None else self._probes.clone(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from there; the pool must be the one from which its instances were drawn."""
+        self.population.load_state_dict(state["population"])
+        self.state = SlotState.from_dict(state["slots"])
+        self.history = HostHistory.from_dict(state["history"])
+        self.episodes.load_state_dict(state["episodes"], self.pool)
+        self._potential = Potential(**state["potential"])
+        self._over = state["over"].clone()
+        self._probes = None if state["probes"] is None else state["probes"].clone()
+        self._take_up_data()
+
+    def _take_up_data(self) -> None:
+        """What follows from the instances alone."""
+        self._val = self.nursery.val(self.instances)
+        self._targets, self._lr = self.nursery.train_targets(self.instances), self.nursery.lr(self.instances)
 
     def plant(self, modules: Mapping[int, Sequence[PlantedModule]]) -> Observation:
         """Give environments modules that are part of their hosts from the first epoch on; right after a reset.
@@ -204,7 +221,7 @@ class GrowthEnv:
         stats = self._train()
         ended = self.history.epoch + 1 >= self.num_epochs
         valuation = self._measure(stats, ended)
-        self.host_seconds += perf_counter() - began
+        host_seconds = perf_counter() - began
         transitions = transition(self.state, self.rules)
         self._free(transitions.removed)
         crashed = ~stats.loss.isfinite()
@@ -223,6 +240,9 @@ class GrowthEnv:
             epochs=self.history.epoch,
             accuracy=valuation.scores.accuracy,
             episodes=self._records(valuation, crashed),
+            host_seconds=host_seconds,
+            skipped_steps=stats.skipped_steps,
+            non_finite=int(stats.host_norm.isinf().sum() + stats.module_norm.isinf().sum()),
         )
 
     def observation(self) -> Observation:
@@ -267,8 +287,8 @@ class GrowthEnv:
 
     def _give_birth(self, env: int, slot: int, blueprint: int, algorithm: BlendAlgorithm) -> None:
         """A new module, from a stream of the instance, the slot and how many came before it in the episode."""
-        stream = generator("module", self.instances[env].host_seed, slot, self._births[env])
-        self._births[env] += 1
+        stream = generator("module", self.instances[env].host_seed, slot, self.episodes.births[env])
+        self.episodes.births[env] += 1
         self.population.germinate(env, slot, blueprint, algorithm, stream)
 
     def _algorithm(self, env: int, slot: int) -> BlendAlgorithm:
@@ -282,7 +302,7 @@ class GrowthEnv:
         state, training, task = self.state, self.nursery.training, self.nursery.task
         blended = state.present & ~state.developing
         unsettled = blended & (state.stage != Stage.FOSSILIZED)
-        self._trained = self._trained + training_multiply_adds(
+        self.episodes.trained += training_multiply_adds(
             self.costs, state.blueprint, state.alpha > 0, state.developing, self.settings.incubation
         )
         growth = GrowthStage(
@@ -292,8 +312,8 @@ class GrowthEnv:
         )
         return train_epoch(
             self.population,
-            task.train.images,
-            self._labels,
+            task.train.inputs,
+            self._targets,
             self.nursery.order(self.instances, self.history.epoch.tolist()),
             growth,
             incubation=self.settings.incubation,
@@ -301,13 +321,12 @@ class GrowthEnv:
             lr=self._lr,
             max_grad_norm=training.max_grad_norm,
             probes=self.settings.slot_probes,
+            take=self.nursery.take,
         )
 
     def _measure(self, stats: EpochStats, ended: Tensor) -> Valuation:
         """Record gradient statistics, validate, and record what each module is worth."""
         state = self.state
-        self.skipped_steps += stats.skipped_steps
-        self.non_finite += int(stats.host_norm.isinf().sum() + stats.module_norm.isinf().sum())
         if stats.probes is not None:
             assert self._probes is not None, "probes are measured from the reset on"
             self._probes = torch.where(stats.probes.isnan(), self._probes, stats.probes)  # NaN: not measured this time
@@ -322,7 +341,7 @@ class GrowthEnv:
             ended & bool(self.settings.shapley_permutations),
             num_permutations=self.settings.shapley_permutations,
             max_configurations=limit,
-            stream=lambda env: generator("shapley", self._run_seed, self.first + env, self._episodes[env]),
+            stream=lambda env: generator("shapley", self._run_seed, self.first + env, self.episodes.numbers[env]),
         )
         valuation = valuate(
             self.population,
@@ -368,19 +387,16 @@ class GrowthEnv:
             gamma=settings.gamma,
             crash_penalty=settings.crash_penalty,
         )
-        self._returns = self._returns + settings.gamma ** self.history.epoch.double() * total(components)
+        self.episodes.returns += settings.gamma ** self.history.epoch.double() * total(components)
         return components
 
     def _twin_scores(self, random_loss: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the twins after this epoch and after their last one, zeros without twins."""
         if self.twins is None:
             return torch.zeros_like(random_loss), torch.zeros_like(random_loss)
-        curves = [self.twins[instance] for instance in self.instances]
-        now, last = self.history.epoch.tolist(), [self.num_epochs - 1] * self.num_envs
         both = []
-        for epochs in (now, last):
-            points = torch.stack([curve.points[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
-            loss = torch.stack([curve.loss[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+        for epochs in (self.history.epoch.tolist(), [self.num_epochs - 1] * self.num_envs):
+            points, loss = self.twins.after(self.instances, epochs)
             both.append(self.family.score(points / 100.0, loss, random_loss))
         return both[0], both[1]
 
@@ -388,45 +404,34 @@ class GrowthEnv:
         over = self._over.nonzero().flatten().tolist()
         if not over:
             return ()
-        fossilized = self.state.stage == Stage.FOSSILIZED
-        added = (self.state.num_parameters * fossilized).sum(dim=1)
-        test = self._test_accuracy(fossilized) if self.measure_test else None
-        flops = self._trained / (self.costs.host_step * self.history.epoch)
+        bits = self.nursery.task.bits_per_byte
+        test = self._test_scores(self.state.stage == Stage.FOSSILIZED) if self.measure_test else None
+        final = [(valuation.scores if crash else valuation.kept) for crash in crashed.tolist()]
         return tuple(
-            EpisodeRecord(
-                environment=env,
-                instance=self.instances[env],
+            self.episodes.record(
+                env,
+                self.state,
+                self.slot_ids,
                 num_epochs=int(self.history.epoch[env]),
-                episode_return=float(self._returns[env]),
-                val_accuracy=float((valuation.scores if crashed[env] else valuation.kept).accuracy[env]),
-                test_accuracy=None if test is None else float(test[env]),
-                added_parameters=int(added[env]),
-                num_fossilized=int(fossilized[env].sum()),
-                kept=tuple(
-                    (self.slot_ids[slot], blueprint_ids()[int(self.state.blueprint[env, slot])])
-                    for slot in fossilized[env].nonzero().flatten().tolist()
-                ),
-                num_germinated=self._births[env],
-                relative_flops=float(flops[env]),
+                val_accuracy=float(final[env].accuracy[env]),
+                test_accuracy=None if test is None else float(test.accuracy[env]),
+                val_bits=bits(float(final[env].loss[env])),
+                test_bits=None if test is None else bits(float(test.loss[env])),
+                host_cost=self.costs.host_step,
                 crashed=bool(crashed[env]),
-                shapley={
-                    slot_id: value
-                    for slot_id, value in zip(self.slot_ids, self._shapley[env].tolist(), strict=True)
-                    if math.isfinite(value)
-                },
+                shapley=self._shapley[env].tolist(),
             )
             for env in over
         )
 
-    def _test_accuracy(self, kept: Tensor) -> Tensor:
-        scores, _ = evaluate(self.population, self.nursery.test(self.instances), self.state.alpha * kept)
-        return scores.accuracy
+    def _test_scores(self, kept: Tensor) -> Scores:
+        return evaluate(self.population, self.nursery.test(self.instances), self.state.alpha * kept)[0]
 
     def _probe_fresh(self, fresh: Tensor) -> None:
         """Slot probes of new hosts, on the first batch that they will see."""
         task, batch = self.nursery.task, self.nursery.training.batch_size
         first = self.nursery.order(self.instances, self.history.epoch.tolist())[:, :batch].to(self.population.device)
-        probes = probe_hosts(
-            self.population, task.train.images[first], targets(self._labels, first), self.settings.slot_probes
-        )
+        inputs = task.train.inputs
+        y = take_targets(self._targets, first, own=told_apart(inputs, self._targets))
+        probes = probe_hosts(self.population, self.nursery.take(inputs, first), y, self.settings.slot_probes)
         self._probes = probes if self._probes is None else torch.where(fresh[:, None, None], probes, self._probes)

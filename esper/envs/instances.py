@@ -16,7 +16,7 @@ from torch import Tensor
 
 from esper.hosts.faults import Faults, check_fault, parse_faults
 from esper.rng import derive_seed, generator
-from esper.tasks.data import TaskData
+from esper.tasks.data import IGNORED, TaskData
 
 SplitName = Literal["train", "held_out"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
@@ -70,6 +70,7 @@ class InstancePool:
         count: int,
         split: str,
         *,
+        host_family: str,
         num_blocks: int,
         num_classes: int,
         num_few_classes: int = 3,
@@ -85,7 +86,7 @@ class InstancePool:
                 mixed along the pool.
             count: number of instances.
             split: ``train`` or ``held_out``. No two instances of both together share a seed.
-            num_blocks: of the host.
+            host_family, num_blocks: of the host.
             num_classes: of the task.
             num_few_classes: classes that an instance of ``few_classes`` keeps, drawn per instance.
             data_fraction: share of the training samples that one of ``few_samples`` keeps.
@@ -95,7 +96,7 @@ class InstancePool:
         Raises:
             ValueError: unknown family or split, a weight below 0, no weight at all, or a count or share out of range.
         """
-        _check_families(families, num_blocks)
+        _check_families(families, host_family, num_blocks)
         if split not in SPLITS:
             raise ValueError(f"unknown instance split {split!r}; known: {', '.join(SPLITS)}")
         if count < 1:
@@ -146,9 +147,9 @@ class InstancePool:
         return iter(self.instances)
 
 
-def _check_families(families: Mapping[str, float], num_blocks: int) -> None:
+def _check_families(families: Mapping[str, float], host_family: str, num_blocks: int) -> None:
     for family, weight in families.items():
-        check_fault(family, num_blocks)
+        check_fault(family, host_family, num_blocks)
         if not (weight >= 0 and math.isfinite(weight)):
             raise ValueError(f"weight of instance family {family!r} must be 0 or more, not {weight}")
     if not sum(families.values()) > 0:
@@ -187,13 +188,13 @@ class InstanceData:
 
     Attributes:
         train_pool: ``int64 [M]``, indices of training samples.
-        train_labels: ``int64 [N_train]``, labels as the host is told them: the task's own tensor, or a noisy copy.
-        val_weight, test_weight: ``float32 [N_val]`` and ``[N_test]``; equal on the instance's samples, 0 elsewhere,
-            sum 1: a weighted sum over the whole split is the mean over the instance's samples.
+        train_targets: ``[N_train, ...]``, targets as the host is told them: the task's own tensor, or a noisy copy.
+        val_weight, test_weight: ``float32 [N_val]`` and ``[N_test]``; in proportion to how many targets count on the
+            instance's samples, 0 elsewhere, sum 1: a weighted sum over the whole split is the mean over its targets.
     """
 
     train_pool: Tensor
-    train_labels: Tensor
+    train_targets: Tensor
     val_weight: Tensor
     test_weight: Tensor
 
@@ -204,26 +205,27 @@ def instance_data(task: TaskData, instance: Instance) -> InstanceData:
     Only training loses samples and right labels: val and test are the task's own, of the instance's classes.
 
     Raises:
-        ValueError: a split holds none of the classes.
+        ValueError: a split holds none of the classes, or the samples have none.
     """
-    masks = []
+    if task.kind == "tokens" and instance.classes is not None:
+        raise ValueError(f"family {instance.family!r} is about classes of images; task {task.name} has text")
+    found = []
     for name, split in (("train", task.train), ("val", task.val), ("test", task.test)):
-        mask = torch.ones_like(split.labels, dtype=torch.bool)
+        counts = split.num_targets()
         if instance.classes is not None:
-            mask = torch.isin(split.labels, torch.tensor(instance.classes, device=split.labels.device))
-        if not mask.any():
+            counts = counts * torch.isin(split.targets, torch.tensor(instance.classes, device=split.targets.device))
+        if not counts.any():
             raise ValueError(f"{task.name} {name} has no sample of classes {instance.classes}")
-        masks.append(mask)
-    train, val, test = masks
-    pool, labels = train.nonzero().squeeze(1), task.train.labels
+        found.append(counts)
+    train, val, test = found
+    pool, labels = train.nonzero().squeeze(1), task.train.targets
     if instance.data_fraction < 1:
         pool = _some(pool, max(1, round(instance.data_fraction * len(pool))), "samples", instance.order_seed)
     if instance.label_noise_rate > 0:
-        wrong = _some(pool, round(instance.label_noise_rate * len(pool)), "wrong labels", instance.order_seed)
-        labels = labels.index_copy(0, wrong, _other_classes(labels[wrong], instance, task.num_classes))
+        labels = _with_noise(labels, pool, instance, task.num_classes)
     return InstanceData(
         train_pool=pool,
-        train_labels=labels,
+        train_targets=labels,
         val_weight=val.float() / val.sum(),
         test_weight=test.float() / test.sum(),
     )
@@ -233,6 +235,16 @@ def _some(pool: Tensor, count: int, *stream: int | str) -> Tensor:
     """``count`` of the samples, in their order. Drawn on the CPU, so the same on every device."""
     picks = torch.randperm(len(pool), generator=generator(*stream))[:count].sort().values
     return pool[picks.to(pool.device)]
+
+
+def _with_noise(targets: Tensor, pool: Tensor, instance: Instance, num_classes: int) -> Tensor:
+    """Targets ``[N, ...]`` with the instance's share of those of the pool's samples wrong."""
+    flat, each = targets.flatten(), targets[0].numel()
+    places = (pool[:, None] * each + torch.arange(each, device=pool.device)).flatten()
+    places = places[flat[places] != IGNORED]
+    wrong = _some(places, round(instance.label_noise_rate * len(places)), "wrong labels", instance.order_seed)
+    others = _other_classes(flat[wrong].long(), instance, num_classes)
+    return flat.index_copy(0, wrong, others.to(flat.dtype)).view_as(targets)
 
 
 def _other_classes(labels: Tensor, instance: Instance, num_classes: int) -> Tensor:

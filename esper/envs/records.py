@@ -68,6 +68,7 @@ class EpisodeRecord:
         episode_return: sum of unscaled rewards discounted by gamma, in points.
         val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked
             for.
+        val_bits, test_bits: its loss in bits per byte, ``None`` where the task is not text.
         added_parameters: of the FOSSILIZED modules.
         num_fossilized: how many.
         kept: slot id and blueprint of each FOSSILIZED module, in canonical order of slots.
@@ -86,6 +87,8 @@ class EpisodeRecord:
     episode_return: float
     val_accuracy: float
     test_accuracy: float | None
+    val_bits: float | None
+    test_bits: float | None
     added_parameters: int
     num_fossilized: int
     kept: tuple[tuple[str, str], ...]
@@ -111,6 +114,9 @@ class StepResult:
         epochs: ``int64 [E]``, host epoch just trained, from 1.
         accuracy: ``float64 [E]`` val accuracy at the present alphas.
         episodes: records of the episodes that ended.
+        host_seconds: time spent training and validating hosts.
+        skipped_steps: optimizer steps of hosts and modules that fp16 loss scaling skipped.
+        non_finite: hosts and modules that had a gradient that was not finite.
     """
 
     observation: Observation
@@ -124,6 +130,9 @@ class StepResult:
     epochs: Tensor
     accuracy: Tensor
     episodes: tuple[EpisodeRecord, ...]
+    host_seconds: float
+    skipped_steps: int
+    non_finite: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

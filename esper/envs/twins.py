@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 from esper.envs.instances import Instance, InstanceData, instance_data
-from esper.hosts import SegmentedHost, fault_mask, reset_parameters
+from esper.hosts import SegmentedHost, fault_mask
 from esper.population import GrowthStage, Population, Samples, evaluate, train_epoch
 from esper.population.layout import flatten_parameters
 from esper.ranks import Ranks
 from esper.rng import generator
+from esper.state import State, plain_fields
 from esper.tasks import TaskData, epoch_indices
+from esper.tasks.augment import NO_AUGMENTATION, Augmentation
+from esper.tasks.batches import take_inputs
 from esper.tasks.data import Split
 
 
@@ -33,6 +36,7 @@ class HostTraining:
         lr: learning rate of hosts and modules, but for a family's factor on it.
         max_grad_norm: gradient clip per (environment, owner); 0 is off.
         alive_channels: channels that a starved block keeps.
+        augmentation: of training images.
     """
 
     num_epochs: int
@@ -41,6 +45,7 @@ class HostTraining:
     lr: float
     max_grad_norm: float = 0.0
     alive_channels: int = 2
+    augmentation: Augmentation = NO_AUGMENTATION
 
 
 class Nursery:
@@ -58,19 +63,35 @@ class Nursery:
         population.reset(environments, torch.stack(values), torch.stack(live))
 
     def order(self, instances: Sequence[Instance], epochs: Iterable[int]) -> Tensor:
-        """Samples of each environment's next epoch, ``int64 [E, steps * B]``, from the instance's own stream."""
-        count = self.training.steps_per_epoch * self.training.batch_size
-        rows = [
-            epoch_indices(self.data(instance).train_pool, count, instance.order_seed, epoch)
-            for instance, epoch in zip(instances, epochs, strict=True)
-        ]
-        return torch.stack(rows)
+        """What each environment's next epoch is made of, from the instance's own streams.
 
-    def train_labels(self, instances: Sequence[Instance]) -> Tensor:
-        """What :func:`esper.population.train_epoch` takes: one ``int64 [N]`` for all, ``[E, N]`` if any is noisy."""
-        labels = [self.data(instance).train_labels for instance in instances]
-        own = self.task.train.labels
-        return own if all(each is own for each in labels) else torch.stack(labels)
+        Returns:
+            Samples ``int64 [E, steps * B]``; with augmentation ``[E, steps * B, 6]``, and what becomes of each.
+        """
+        return torch.stack([self._epoch(instance, epoch) for instance, epoch in zip(instances, epochs, strict=True)])
+
+    def _epoch(self, instance: Instance, epoch: int) -> Tensor:
+        """One row of :meth:`order`."""
+        count, augmentation = self.training.steps_per_epoch * self.training.batch_size, self.training.augmentation
+        samples = epoch_indices(self.data(instance).train_pool, count, instance.order_seed, epoch)
+        if not augmentation.active:
+            return samples
+        draws = augmentation.draw(count, self.task.image_size, instance.order_seed, epoch)
+        return torch.cat([samples[:, None], draws.to(samples.device)], dim=1)
+
+    def take(self, inputs: Tensor, index: Tensor) -> Tensor:
+        """What hosts read in a minibatch of an :meth:`order`: inputs ``[N, ...]`` gathered, augmented and prepared."""
+        augmentation, prepare = self.training.augmentation, self.task.prepare
+        if not augmentation.active:
+            return prepare(take_inputs(inputs, index))
+        samples, draws = index[..., 0], index[..., 1:]
+        return augmentation.blank(prepare(augmentation.take(inputs, samples, draws)), draws)
+
+    def train_targets(self, instances: Sequence[Instance]) -> Tensor:
+        """What :func:`esper.population.train_epoch` takes: one ``[N, ...]`` for all, ``[E, N]`` if any is noisy."""
+        targets = [self.data(instance).train_targets for instance in instances]
+        own = self.task.train.targets
+        return own if all(each is own for each in targets) else torch.stack(targets)
 
     def lr(self, instances: Sequence[Instance]) -> float | Tensor:
         """Learning rate of hosts and modules: one for all, ``float64 [E]`` if any differs."""
@@ -81,11 +102,11 @@ class Nursery:
 
     def val(self, instances: Sequence[Instance]) -> Samples:
         """Validation samples of some instances."""
-        return _samples(self.task.val, [self.data(instance).val_weight for instance in instances])
+        return self._samples(self.task.val, [self.data(instance).val_weight for instance in instances])
 
     def test(self, instances: Sequence[Instance]) -> Samples:
         """Test samples of some instances: for final scores only."""
-        return _samples(self.task.test, [self.data(instance).test_weight for instance in instances])
+        return self._samples(self.task.test, [self.data(instance).test_weight for instance in instances])
 
     def data(self, instance: Instance) -> InstanceData:
         """The instance's share of the task."""
@@ -95,16 +116,17 @@ class Nursery:
             self._data[key] = instance_data(self.task, instance)
         return self._data[key]
 
+    def _samples(self, split: Split, weights: Sequence[Tensor]) -> Samples:
+        return Samples(
+            inputs=split.inputs, targets=split.targets, weights=torch.stack(list(weights)), prepare=self.task.prepare
+        )
+
     def _birth(self, instance: Instance) -> tuple[Tensor, Tensor]:
         """Host parameters ``[P]`` and which of them exist ``bool [P]``."""
-        reset_parameters(self._host.segments, generator("host", instance.host_seed))
+        self._host.reset(generator("host", instance.host_seed))
         mask = fault_mask(self._host, instance.family, self.training.alive_channels)
         live = torch.cat([mask[name].flatten() for name, _ in self._host.named_host_parameters()])
         return flatten_parameters(self._host.segments), live
-
-
-def _samples(split: Split, weights: Sequence[Tensor]) -> Samples:
-    return Samples(images=split.images, labels=split.labels, weights=torch.stack(list(weights)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +191,29 @@ class TwinCache:
         self.require([instance])
         return self._curves[instance]
 
+    def after(self, instances: Sequence[Instance], epochs: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Points and loss of some twins, ``[E]`` each, after these epochs, counted from 0."""
+        curves = [self[instance] for instance in instances]
+        points = torch.stack([curve.points[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+        loss = torch.stack([curve.loss[epoch] for curve, epoch in zip(curves, epochs, strict=True)])
+        return points, loss
+
+    def state_dict(self) -> State:
+        """All curves, each with its instance."""
+        return {
+            "curves": [
+                {"instance": asdict(instance), **plain_fields(curve)} for instance, curve in self._curves.items()
+            ]
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Have these curves, and no others."""
+        self._curves = {}
+        for record in state["curves"]:
+            values = dict(record)
+            instance = Instance(**values.pop("instance"))
+            self._curves[instance] = TwinCurve(**values)
+
     def _grow_nothing(self, population: Population, instances: Sequence[Instance]) -> None:
         nursery, training = self._nursery, self._nursery.training
         # A stack of the usual size: places left over repeat an instance.
@@ -176,19 +221,20 @@ class TwinCache:
         nursery.place(population, range(population.num_envs), rows)
         empty = torch.zeros_like(population.blueprint, dtype=torch.bool)
         growth = GrowthStage(alpha=empty.double(), developing=empty, isolated=empty)
-        labels, lr = nursery.train_labels(rows), nursery.lr(rows)
+        targets, lr = nursery.train_targets(rows), nursery.lr(rows)
         curves = []
         for epoch in range(training.num_epochs):
             train_epoch(
                 population,
-                nursery.task.train.images,
-                labels,
+                nursery.task.train.inputs,
+                targets,
                 nursery.order(rows, [epoch] * len(rows)),
                 growth,
                 incubation="auxiliary",
                 num_steps=training.steps_per_epoch,
                 lr=lr,
                 max_grad_norm=training.max_grad_norm,
+                take=nursery.take,
             )
             scores, _ = evaluate(population, nursery.val(rows), growth.alpha)
             curves.append(torch.stack([scores.points, scores.loss, scores.accuracy]))

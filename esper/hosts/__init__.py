@@ -6,33 +6,45 @@ from collections.abc import Callable
 
 from esper.hosts.base import Place, SegmentedHost
 from esper.hosts.cnn import CNNHost, build_cnn
-from esper.hosts.faults import check_fault, fault_mask, parse_faults
+from esper.hosts.custom import CustomHost, build_custom
+from esper.hosts.faults import check_fault, parse_faults
 from esper.hosts.init import reset_parameters
+from esper.hosts.masks import fault_mask
+from esper.hosts.transformer import TransformerHost, build_transformer
 
-HOSTS: dict[str, Callable[..., SegmentedHost]] = {"cnn": build_cnn}
+HOSTS: dict[str, Callable[..., SegmentedHost]] = {
+    "cnn": build_cnn,
+    "transformer": build_transformer,
+    "custom": build_custom,
+}
+
+READS: dict[str, tuple[str, ...]] = {"cnn": ("images",), "transformer": ("tokens",), "custom": ("images", "tokens")}
+"""Kinds of task that each can be trained on."""
 
 
-def build_host(name: str, *, in_channels: int, image_size: int, num_classes: int, **shape: object) -> SegmentedHost:
-    """Build a host for a task.
+def build_host(name: str, **arguments: object) -> SegmentedHost:
+    """Build a host.
 
     Args:
         name: a key of :data:`HOSTS`.
-        in_channels, image_size, num_classes: of the task.
-        shape: what that host's builder takes.
+        arguments: what that host's builder takes: numbers of the task, and the host's own shape.
 
     Raises:
         ValueError: unknown name, or a shape that the builder refuses.
     """
     if name not in HOSTS:
         raise ValueError(f"unknown host {name!r}; known: {', '.join(sorted(HOSTS))}")
-    return HOSTS[name](in_channels=in_channels, image_size=image_size, num_classes=num_classes, **shape)
+    return HOSTS[name](**arguments)
 
 
 __all__ = [
     "HOSTS",
+    "READS",
     "CNNHost",
+    "CustomHost",
     "Place",
     "SegmentedHost",
+    "TransformerHost",
     "build_host",
     "check_fault",
     "fault_mask",

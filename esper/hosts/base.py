@@ -8,17 +8,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
+from esper.hosts.init import reset_parameters
+from esper.layouts import Layout, layout_of
 from esper.slots import sort_slot_ids
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a seed module may stand: its slot id and the channels of the feature there."""
+    """Where a seed module may stand.
+
+    Attributes:
+        slot_id: its name.
+        channels: of the feature there.
+        family: whose blueprints fit there; it says how the feature is laid out (:mod:`esper.layouts`).
+    """
 
     slot_id: str
     channels: int
+    family: str = "cnn"
+
+    @property
+    def site(self) -> tuple[str, int]:
+        """What decides which blueprints fit: family and channels."""
+        return self.family, self.channels
+
+    @property
+    def layout(self) -> Layout:
+        """Axes of the feature there."""
+        return layout_of(self.family)
 
 
 class SegmentedHost(nn.Module):
@@ -27,15 +47,19 @@ class SegmentedHost(nn.Module):
     Args:
         segments: one more than places; ordinary modules, traceable by ``torch.fx``.
         places: in canonical order, place i between segments i and i + 1.
+        num_classes: logits of a sample, or of a token.
 
     Raises:
         ValueError: counts do not fit, or the places are not in canonical order.
     """
 
     family: str
+    num_blocks = 0
+    """Blocks or layers that a fault may name."""
 
-    def __init__(self, segments: Sequence[nn.Module], places: Sequence[Place]) -> None:
+    def __init__(self, segments: Sequence[nn.Module], places: Sequence[Place], num_classes: int) -> None:
         super().__init__()
+        self.num_classes = num_classes
         slot_ids = tuple(place.slot_id for place in places)
         if len(segments) != len(places) + 1:
             raise ValueError(f"{len(places)} places need {len(places) + 1} segments, not {len(segments)}")
@@ -87,8 +111,16 @@ class SegmentedHost(nn.Module):
         """Parameters of the host itself, without those of attached modules."""
         return self.segments.named_parameters(prefix="segments")
 
+    def reset(self, generator: torch.Generator) -> None:
+        """Initialise the host's own parameters from ``generator`` alone."""
+        reset_parameters(self.segments, generator)
+
+    def place(self, slot_id: str) -> Place:
+        """The place of that id; raises ``ValueError`` where there is none."""
+        return self.places[self.place_index(slot_id)]
+
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, C, H, W] -> [B, num_classes]``."""
+        """``[B, C, H, W] -> [B, num_classes]``, or ``int64 [B, T] -> [B, T, num_classes]``."""
         x = self.segments[0](x)
         for position in range(len(self.places)):
             x = self._step(position, x)

@@ -65,7 +65,7 @@ class CNNHost(SegmentedHost):
             nonlocal layers
             if row in place_rows:
                 segments.append(nn.Sequential(layers))
-                places.append(Place(f"r{row}c{block}", widths[block]))
+                places.append(Place(f"r{row}c{block}", widths[block], "cnn"))
                 layers = OrderedDict()
 
         channels = in_channels
@@ -94,8 +94,9 @@ class CNNHost(SegmentedHost):
         layers["head"] = nn.Linear(channels, num_classes)
         segments.append(nn.Sequential(layers))
 
-        super().__init__(segments, places)
+        super().__init__(segments, places, num_classes)
         self.blocks = tuple(names)
+        self.num_blocks = len(names)
         self.head = f"segments.{len(places)}.head.weight"
 
 

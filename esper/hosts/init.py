@@ -17,10 +17,21 @@ class Initialisable(Protocol):
         """Set the module's own parameters, not its children's."""
 
 
-def _uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
+@torch.no_grad()
+def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
+    """Fill a parameter uniformly from +-bound."""
+    parameter.copy_(_empty(parameter, generator).uniform_(-bound, bound, generator=generator))
+
+
+@torch.no_grad()
+def draw_normal(parameter: Tensor, std: float, generator: torch.Generator) -> None:
+    """Fill a parameter from a normal distribution around 0."""
+    parameter.copy_(_empty(parameter, generator).normal_(0.0, std, generator=generator))
+
+
+def _empty(parameter: Tensor, generator: torch.Generator) -> Tensor:
     # Drawn in float32 on the generator's device, so that a float64 or a CUDA copy starts from the same numbers.
-    values = torch.empty(parameter.shape, dtype=torch.float32, device=generator.device)
-    parameter.copy_(values.uniform_(-bound, bound, generator=generator))
+    return torch.empty(parameter.shape, dtype=torch.float32, device=generator.device)
 
 
 @torch.no_grad()
@@ -28,8 +39,8 @@ def reset_parameters(module: nn.Module, generator: torch.Generator) -> None:
     """Initialise every parameter of a module in place, from ``generator`` alone.
 
     Convolutions and linear layers: uniform in +-1/sqrt(fan_in), weights and biases (torch's default, He et al. 2015
-    with a = sqrt 5). GroupNorm: 1 and 0. Modules with an ``initialise`` method: what it says. dtype and device of the
-    parameters are kept.
+    with a = sqrt 5). GroupNorm and LayerNorm: 1 and 0. Modules with an ``initialise`` method: what it says. dtype and
+    device of the parameters are kept.
 
     Raises:
         ValueError: a submodule owns parameters of which none of the above says how to initialise them.
@@ -39,12 +50,13 @@ def reset_parameters(module: nn.Module, generator: torch.Generator) -> None:
             child.initialise(generator)
         elif isinstance(child, nn.Conv2d | nn.Linear):
             bound = 1.0 / math.sqrt(child.weight[0].numel())
-            _uniform(child.weight, bound, generator)
+            draw_uniform(child.weight, bound, generator)
             if child.bias is not None:
-                _uniform(child.bias, bound, generator)
-        elif isinstance(child, nn.GroupNorm):
-            if child.affine:
+                draw_uniform(child.bias, bound, generator)
+        elif isinstance(child, nn.GroupNorm | nn.LayerNorm):
+            if child.weight is not None:
                 child.weight.fill_(1.0)
+            if child.bias is not None:
                 child.bias.zero_()
         elif any(True for _ in child.parameters(recurse=False)):
             raise ValueError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,12 +17,13 @@ from torch import nn
 
 import esper
 from esper.blueprints import blueprint_ids, build_blueprint
+from esper.cache import cache_dir
+from esper.hosts import Place
 from esper.population.contest import Timings, Workload, hold_contest
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
 from esper.runs import write_atomic
 
-CACHE_VARIABLE = "ESPER_CACHE_DIR"
 CACHE_FILE = "calibration.json"
 CACHE_VERSION = 1
 
@@ -121,24 +121,24 @@ def describe(workload: Workload) -> dict[str, object]:
         "parameters": [list(shape) for shape in layout.shapes],
         "slots": list(workload.slot_ids),
         "blueprints": [
-            [_structure(build_blueprint(workload.host.family, name, channels)) for name in names]
-            for channels, names in _offered(workload)
+            [_structure(build_blueprint(place.family, name, place.channels)) for name in names]
+            for place, names in _offered(workload)
         ],
-        "input": list(workload.images.shape[1:]),
+        "input": list(workload.inputs.shape[1:]),
         "batch_size": workload.batch_size,
         "num_envs": workload.num_envs,
         "steps_per_epoch": workload.steps_per_epoch,
-        "num_val": len(workload.val_labels),
+        "num_val": len(workload.val_targets),
         "incubation": workload.incubation,
         "autocast": str(workload.autocast_dtype),
     }
 
 
-def _offered(workload: Workload) -> Iterator[tuple[int, list[str]]]:
-    """Channels at each slot, and the blueprints that may germinate there."""
-    channels = {place.slot_id: place.channels for place in workload.host.places}
+def _offered(workload: Workload) -> Iterator[tuple[Place, list[str]]]:
+    """Place of each slot, and the blueprints that may germinate there."""
     for slot_id, fits in zip(workload.slot_ids, workload.compatible.tolist(), strict=True):
-        yield channels[slot_id], [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+        offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
+        yield workload.host.place(slot_id), offered
 
 
 def _structure(module: nn.Module) -> list[object]:
@@ -174,12 +174,8 @@ def _code_digest() -> str:
 
 
 def cache_file() -> Path:
-    """Where choices are kept: in ``$ESPER_CACHE_DIR``, or in ``esper`` under ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    own = os.environ.get(CACHE_VARIABLE)
-    if own:
-        return Path(own) / CACHE_FILE
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "esper" / CACHE_FILE
+    """Where choices are kept, in the user's cache."""
+    return cache_dir() / CACHE_FILE
 
 
 def _load() -> dict[str, Any]:

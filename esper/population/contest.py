@@ -16,14 +16,16 @@ from torch import Tensor
 
 from esper.actions import BlendAlgorithm
 from esper.blueprints import blueprint_ids, build_blueprint
-from esper.hosts import SegmentedHost, reset_parameters
+from esper.hosts import SegmentedHost
+from esper.layouts import layout_of
 from esper.population.counterfactuals import Samples, valuate
-from esper.population.layout import flatten_parameters
+from esper.population.layout import flatten_parameters, settle_buffers
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS, Mapping, build_mapping
 from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.population import Population
 from esper.population.training import GrowthStage, train_epoch
 from esper.rng import generator
+from esper.tasks.batches import Prepare, as_stored, take_inputs
 
 BUDGET_SECONDS = 2.5
 """No new round begins after this; hosts of a CNN on digits then have 3 to 7 rounds behind them."""
@@ -44,6 +46,7 @@ BARE_SHARE = 1 / 3
 BLENDED_ALPHA = 0.5
 LEARNING_RATE = 1e-3
 MAX_REASON = 200
+PROBE_SIZE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +58,9 @@ class Workload:
         slot_ids: places used as slots, in canonical order.
         compatible: ``bool [S, B]``, blueprints that may germinate.
         num_envs: hosts trained together.
-        images, labels: training samples ``[N, ...]`` and ``int64 [N]``, on the device.
-        val_images, val_labels: validation samples, likewise.
+        inputs, targets: training samples ``[N, ...]``, on the device, as they are stored.
+        val_inputs, val_targets: validation samples, likewise.
+        prepare: makes of inputs what hosts read.
         batch_size: samples of one step of one host.
         steps_per_epoch: steps between two validations.
         incubation: learning signal of developing modules.
@@ -67,19 +71,20 @@ class Workload:
     slot_ids: tuple[str, ...]
     compatible: Tensor
     num_envs: int
-    images: Tensor
-    labels: Tensor
-    val_images: Tensor
-    val_labels: Tensor
+    inputs: Tensor
+    targets: Tensor
+    val_inputs: Tensor
+    val_targets: Tensor
     batch_size: int
     steps_per_epoch: int
     incubation: str
     autocast_dtype: torch.dtype | None = None
+    prepare: Prepare = as_stored
 
     @property
     def device(self) -> torch.device:
         """Where hosts are trained."""
-        return self.images.device
+        return self.inputs.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,14 +212,15 @@ class _Contestant:
         began = perf_counter()
         _train(workload, population, growth)
         trained = perf_counter()
-        labels = workload.val_labels[:MAX_VAL_SAMPLES]
+        targets = workload.val_targets[:MAX_VAL_SAMPLES]
         nobody = torch.zeros(population.num_envs, dtype=torch.bool)
         valuate(
             population,
             Samples(
-                images=workload.val_images[:MAX_VAL_SAMPLES],
-                labels=labels,
-                weights=torch.ones(population.num_envs, len(labels)),
+                inputs=workload.val_inputs[:MAX_VAL_SAMPLES],
+                targets=targets,
+                weights=torch.ones(population.num_envs, len(targets)),
+                prepare=workload.prepare,
             ),
             alpha=growth.alpha,
             developing=growth.developing,
@@ -223,22 +229,23 @@ class _Contestant:
             pairs_due=nobody,
         )
         validated = perf_counter() - trained
-        return workload.steps_per_epoch * (trained - began) + validated * len(workload.val_labels) / len(labels)
+        return workload.steps_per_epoch * (trained - began) + validated * len(workload.val_targets) / len(targets)
 
 
 def _train(workload: Workload, population: Population, growth: GrowthStage) -> None:
     """One training step. Its statistics end on the CPU, so that the device has finished when it returns."""
     size = population.num_envs, workload.batch_size
-    order = torch.randint(len(workload.labels), size, generator=generator("calibration", "order"))
+    order = torch.randint(len(workload.targets), size, generator=generator("calibration", "order"))
     train_epoch(
         population,
-        workload.images,
-        workload.labels,
+        workload.inputs,
+        workload.targets,
         order,
         growth,
         incubation=workload.incubation,
         num_steps=1,
         lr=LEARNING_RATE,
+        take=lambda inputs, index: workload.prepare(take_inputs(inputs, index)),
     )
 
 
@@ -255,7 +262,7 @@ def _populate(workload: Workload, mapping: Mapping, *, grown: bool) -> Populatio
     )
     values = []
     for env in range(num_envs):
-        reset_parameters(host.segments, generator("calibration", env))
+        host.reset(generator("calibration", env))
         values.append(flatten_parameters(host.segments))
     population.reset(range(num_envs), torch.stack(values), torch.ones_like(torch.stack(values), dtype=torch.bool))
     turn = 0
@@ -280,15 +287,17 @@ def _growth(population: Population) -> GrowthStage:
 
 def _try_blueprints(workload: Workload, mapping: Mapping) -> None:
     """Run every blueprint that may germinate once: few hosts do not have them all."""
-    channels = {place.slot_id: place.channels for place in workload.host.places}
-    widths = [channels[slot_id] for slot_id in workload.slot_ids]
-    wanted = {(blueprint, widths[slot]) for slot, blueprint in workload.compatible.nonzero().tolist()}
-    for blueprint, width in sorted(wanted):
+    sites = [workload.host.place(slot_id).site for slot_id in workload.slot_ids]
+    wanted = {(blueprint, *sites[slot]) for slot, blueprint in workload.compatible.nonzero().tolist()}
+    for blueprint, family, width in sorted(wanted):
         blueprint_id = blueprint_ids()[blueprint]
         try:
-            program = mapping.prepare(build_blueprint(workload.host.family, blueprint_id, width))
+            module = build_blueprint(family, blueprint_id, width)
+            settle_buffers(module, workload.device)
+            program = mapping.prepare(module)
             parameters = torch.zeros(1, program.layout.size, device=workload.device)
+            feature = torch.zeros(1, *layout_of(family).probe(width, PROBE_SIZE), device=workload.device)
             with torch.no_grad():
-                mapping.call(program, parameters, mapping.pack(torch.zeros(1, 2, width, 4, 4, device=workload.device)))
+                mapping.call(program, parameters, mapping.pack(feature))
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"blueprint {blueprint_id}: {error}") from error

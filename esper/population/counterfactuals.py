@@ -19,11 +19,16 @@ from esper.population.losses import Scores, weighted_sums
 from esper.population.mapping import Features
 from esper.population.plan import FROM_INPUT, Flow, Rows, build_plan
 from esper.population.population import Population
+from esper.tasks.batches import Prepare, as_stored
+
+EVALUATION_LOGITS = 1 << 22
+"""The same of output numbers: of text there are far more of them."""
 
 EVALUATION_ELEMENTS = 1 << 20
 """Input numbers of all hosts together in one evaluation batch: few calls for tiny images, bounded memory for others."""
 
 MIN_EVALUATION_BATCH = 64
+"""In targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +36,16 @@ class Samples:
     """Validation or test samples, the same for all hosts, and how much each counts for each of them.
 
     Attributes:
-        images: ``[N, ...]``.
-        labels: ``int64 [N]``.
+        inputs: ``[N, ...]``, as they are stored.
+        targets: ``[N, ...]``.
         weights: ``[E, N]``; 0 leaves a sample out for that environment.
+        prepare: makes of inputs what hosts read.
     """
 
-    images: Tensor
-    labels: Tensor
+    inputs: Tensor
+    targets: Tensor
     weights: Tensor
+    prepare: Prepare = as_stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,24 +136,28 @@ def _sums(
         other_sums = main_sums.new_zeros(3, len(other.hosts))
     mapping, network, values = population.mapping, population.network, population.hosts.values.detach()
 
-    def add(sums: Tensor, logits: Features, labels: Tensor, counted: Tensor) -> None:
-        sums += weighted_sums(mapping.unpack(logits), labels, counted)
+    def add(sums: Tensor, logits: Features, counted: Tensor) -> None:
+        sums += weighted_sums(mapping.unpack(logits), targets, counted)
 
     with torch.no_grad():
-        for batch in _batches(samples, population.num_envs):
-            entry = mapping.share(samples.images[batch].to(dtype), population.num_envs)
+        for batch in _batches(samples, population.num_envs, population.host.num_classes):
+            x, targets = population.cast(samples.prepare(samples.inputs[batch])), samples.targets[batch].long()
+            entry = mapping.share(x, population.num_envs)
             result = run(network, main, values, entry=entry, keep=other is not None)
-            add(main_sums, result.logits, samples.labels[batch], weights[:, batch])
+            add(main_sums, result.logits, weights[:, batch])
             if other is not None:
                 suffix = run(network, other, values, arrived=result.arrived, keep=False)
-                add(other_sums, suffix.logits, samples.labels[batch], weights[other.hosts.tensor, batch])
+                add(other_sums, suffix.logits, weights[other.hosts.tensor, batch])
     return main_sums, other_sums
 
 
-def _batches(samples: Samples, num_envs: int) -> list[slice]:
+def _batches(samples: Samples, num_envs: int, num_classes: int) -> list[slice]:
     """Consecutive slices that cover every sample."""
-    size = max(MIN_EVALUATION_BATCH, EVALUATION_ELEMENTS // (num_envs * samples.images[0].numel()))
-    return [slice(begin, begin + size) for begin in range(0, len(samples.labels), size)]
+    outputs = samples.targets[0].numel()
+    inputs_fit = EVALUATION_ELEMENTS // (num_envs * samples.inputs[0].numel())
+    outputs_fit = EVALUATION_LOGITS // (num_envs * outputs * num_classes)
+    size = max(-(-MIN_EVALUATION_BATCH // outputs), min(inputs_fit, outputs_fit))
+    return [slice(begin, begin + size) for begin in range(0, len(samples.targets), size)]
 
 
 def _scores(means: Tensor) -> Scores:

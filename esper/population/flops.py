@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper.blueprints import blueprint_ids, build_blueprint
@@ -26,8 +27,9 @@ FORWARD_AND_THROUGH = 2
 class MultiplyAdds:
     """Multiply-adds of one forward pass per sample, in convolutions and matrix products.
 
-    Norms, activations and other elementwise work are not counted, so a module of nothing else costs 0. Masked weights
-    of a faulty host count: they are computed with.
+    A sample is an image or a sequence of tokens; attention counts as if no token were hidden from another. Norms,
+    activations and other elementwise work are not counted, so a module of nothing else costs 0. Masked weights of a
+    faulty host count: they are computed with.
 
     Attributes:
         host: of the whole host.
@@ -47,7 +49,7 @@ class MultiplyAdds:
 
 @torch.no_grad()
 def count_multiply_adds(
-    host: SegmentedHost, slot_ids: Sequence[str], compatible: Tensor, input_shape: Sequence[int]
+    host: SegmentedHost, slot_ids: Sequence[str], compatible: Tensor, sample: Tensor
 ) -> MultiplyAdds:
     """Run one sample through everything once, and count.
 
@@ -55,29 +57,28 @@ def count_multiply_adds(
         host: prototype, on the CPU.
         slot_ids: in canonical order.
         compatible: ``bool [S, B]``, blueprints that fit each slot.
-        input_shape: of one sample, without a batch axis.
+        sample: what a host reads, ``[1, ...]``.
     """
-    x = torch.zeros(1, *input_shape)
-    arriving = [host.forward_to(slot_id, x) for slot_id in slot_ids]
+    arriving = [host.forward_to(slot_id, sample) for slot_id in slot_ids]
     suffix = [
         _counted(lambda slot_id=slot_id, h=h: host.forward_from(slot_id, h))  # type: ignore[misc]
         for slot_id, h in zip(slot_ids, arriving, strict=True)
     ]
     module = torch.zeros(compatible.shape, dtype=torch.int64)
-    known: dict[tuple[int, torch.Size], int] = {}
+    known: dict[tuple[int, str, torch.Size], int] = {}
     for slot, blueprint in compatible.nonzero().tolist():
-        feature = arriving[slot]
-        key = blueprint, feature.shape
+        feature, place = arriving[slot], host.place(slot_ids[slot])
+        key = blueprint, place.family, feature.shape
         if key not in known:
-            body = build_blueprint(host.family, blueprint_ids()[blueprint], feature.shape[1])
+            body = build_blueprint(place.family, blueprint_ids()[blueprint], place.channels)
             known[key] = _counted(lambda body=body, feature=feature: body(feature))  # type: ignore[misc]
         module[slot, blueprint] = known[key]
-    return MultiplyAdds(host=_counted(lambda: host(x)), suffix=torch.tensor(suffix), module=module)
+    return MultiplyAdds(host=_counted(lambda: host(sample)), suffix=torch.tensor(suffix), module=module)
 
 
 def _counted(run: Callable[[], Tensor]) -> int:
     counter = FlopCounterMode(display=False)
-    with counter:
+    with counter, sdpa_kernel(SDPBackend.MATH):  # fused kernels are not counted on every device
         run()
     return counter.get_total_flops() // 2  # it counts a multiply-add as two operations
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from esper.actions import BlendAlgorithm
+from esper.population.layout import Columns
 from esper.population.mapping import Features, Index, Mapping, Program, is_all
 from esper.population.plan import BlendCall, BodyCall, Flow, Plan, SlotPlan
 from esper.population.stack import Stack
@@ -24,7 +25,8 @@ class Network:
 
     Attributes:
         mapping: how copies are run.
-        sections: the parts of the host between its slots; their parameters follow one another in a flat host row.
+        sections: the parts of the host between its slots.
+        columns: where their parameters are in a flat host row.
         modules: stacks of seed modules by (slot, blueprint).
         gates: stacks of gates by slot.
         autocast_dtype: what products and convolutions compute in, ``None`` for the parameters' own type.
@@ -32,6 +34,7 @@ class Network:
 
     mapping: Mapping
     sections: Sequence[Program]
+    columns: Columns
     modules: dict[tuple[int, int], Stack]
     gates: dict[int, Stack]
     autocast_dtype: torch.dtype | None = None
@@ -71,8 +74,7 @@ def run(
     values = host_values
     if not is_all(plan.hosts, host_values.shape[0]):
         values = host_values.index_select(0, plan.hosts.tensor)
-    # One split of all columns: its backward is one concatenation, that of slices a padded copy each.
-    pieces = torch.split(values, [section.layout.size for section in network.sections], dim=1)
+    pieces = network.columns.split(values)
     features, seen = entry, []
     with autocast(host_values.device, network.autocast_dtype):
         for index, section in enumerate(network.sections):

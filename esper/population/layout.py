@@ -5,7 +5,9 @@ Axis legend: R = rows (copies of the module), P = parameters of one copy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -63,3 +65,61 @@ def flatten_parameters(module: nn.Module) -> Tensor:
     """The module's present parameters as one row ``[P]``, detached."""
     parameters = [parameter.detach().reshape(-1) for parameter in module.parameters()]
     return torch.cat(parameters) if parameters else torch.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a host's row each of its sections reads; a tied parameter is read by several.
+
+    Attributes:
+        widths: pieces that a row is cut into.
+        pieces: numbers of those that make up each section's own row, in order.
+    """
+
+    widths: tuple[int, ...]
+    pieces: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, whole: nn.Module, sections: Sequence[nn.Module]) -> Columns:
+        """Columns of sections that share the parameters of the whole."""
+        begin, spans = 0, {}
+        for parameter in whole.parameters():
+            spans[id(parameter)] = begin, begin + parameter.numel()
+            begin += parameter.numel()
+        runs = [_runs([spans[id(parameter)] for parameter in section.parameters()]) for section in sections]
+        cuts = sorted({0, begin} | {edge for section in runs for run in section for edge in run})
+        starts = cuts[:-1]
+        return cls(
+            widths=tuple(stop - start for start, stop in pairwise(cuts)),
+            pieces=tuple(
+                tuple(number for low, high in section for number, start in enumerate(starts) if low <= start < high)
+                for section in runs
+            ),
+        )
+
+    def split(self, rows: Tensor) -> list[Tensor]:
+        """Rows ``[R, P]`` as those of each section. Where nothing is tied they are views."""
+        # One split of all columns: its backward is one concatenation, that of slices a padded copy each.
+        cut = torch.split(rows, list(self.widths), dim=1)
+        return [
+            cut[numbers[0]] if len(numbers) == 1 else torch.cat([rows[:, :0], *(cut[number] for number in numbers)], 1)
+            for numbers in self.pieces
+        ]
+
+
+def _runs(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in their order, those that follow one another joined."""
+    joined: list[tuple[int, int]] = []
+    for low, high in spans:
+        if joined and joined[-1][1] == low:
+            joined[-1] = joined[-1][0], high
+        elif high > low:
+            joined.append((low, high))
+    return joined
+
+
+def settle_buffers(module: nn.Module, device: torch.device) -> None:
+    """Move a prototype's buffers to where it will be run; its parameters are only a shape."""
+    for owner in module.modules():
+        for name, buffer in owner.named_buffers(recurse=False):
+            owner._buffers[name] = buffer.to(device)

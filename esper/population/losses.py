@@ -1,6 +1,7 @@
 """Per-row losses and scores of classifiers and next-token predictors.
 
-Axis legend: R = rows, B = batch, K = classes; ``...`` may hold token positions.
+Axis legend: R = rows, B = batch, K = classes; ``...`` may hold token positions. Targets of :data:`IGNORED` count
+nowhere: they fill up the last window of a text.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from esper.tasks.data import IGNORED
 
 
 def _in_full(logits: Tensor) -> Tensor:
@@ -23,8 +26,11 @@ def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
     In fp32 at least, whatever the precision of the logits.
     """
     logits = _in_full(logits)
-    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-    return losses.view(targets.shape[0], -1).mean(dim=1)
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    per_row = losses.view(targets.shape[0], -1)
+    if targets.dim() == 2:
+        return per_row.mean(dim=1)
+    return per_row.sum(dim=1) / (targets != IGNORED).flatten(1).sum(dim=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +52,19 @@ def weighted_sums(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Sums over samples of probability, loss and hits.
 
     Args:
-        logits: ``[R, B, K]``.
-        targets: ``int64 [B]``, the same samples for all rows.
-        weights: ``[R, B]``, how much each sample counts for the row.
+        logits: ``[R, B, ..., K]``.
+        targets: ``int64 [B, ...]``, the same samples for all rows.
+        weights: ``[R, B]``, how much each sample counts for the row; the targets of a sample share its weight.
 
     Returns:
         ``[3, R]`` in float64, so that the result does not depend on how samples are cut into batches by much.
     """
     log_probs = _in_full(logits).log_softmax(dim=-1)
-    right = log_probs.gather(-1, targets.expand(logits.shape[0], -1).unsqueeze(-1)).squeeze(-1)
+    counted = targets != IGNORED
+    known = targets.masked_fill(~counted, 0)
+    right = log_probs.gather(-1, known.expand(logits.shape[:-1]).unsqueeze(-1)).squeeze(-1)
     hits = (logits.argmax(dim=-1) == targets).to(right.dtype)
-    return (torch.stack([right.exp(), -right, hits]) * weights).sum(dim=-1, dtype=torch.float64)
+    found = torch.stack([right.exp(), -right, hits])
+    if targets.dim() > 1:  # the mean over a sample's targets
+        found = (found * counted).flatten(3).sum(dim=3) / counted.flatten(1).sum(dim=1)
+    return (found * weights).sum(dim=-1, dtype=torch.float64)

@@ -16,11 +16,12 @@ from esper.blending import BlendedModule, Gate
 from esper.blueprints import blueprint_ids, build_blueprint
 from esper.hosts import SegmentedHost, reset_parameters
 from esper.population.forward import Network
-from esper.population.layout import flatten_parameters
+from esper.population.layout import Columns, ParameterLayout, flatten_parameters, settle_buffers
 from esper.population.mapping import Mapping, Program
 from esper.population.plan import Directory
 from esper.population.scaling import LossScales
 from esper.population.stack import Stack
+from esper.state import State
 
 
 class Population:
@@ -61,16 +62,18 @@ class Population:
         self.autocast_dtype = autocast_dtype
         fp16 = autocast_dtype is torch.float16
         self.scales = LossScales(num_envs, len(self.slot_ids), self.device) if fp16 else None
-        channels = {place.slot_id: place.channels for place in host.places}
-        self.channels = [channels[slot_id] for slot_id in self.slot_ids]
+        self.places = [host.place(slot_id) for slot_id in self.slot_ids]
+        settle_buffers(host.segments, self.device)
+        whole = nn.Sequential(*host.segments)
         self.sections = _split(host, self.slot_ids, mapping)
-        self.hosts = Stack(mapping.prepare(nn.Sequential(*host.segments)), self.device, dtype)
+        self.columns = Columns.of(whole, [section.module for section in self.sections])
+        self.hosts = Stack(Program(whole, ParameterLayout.of(whole)), self.device, dtype)
         self.hosts.append(range(num_envs), torch.zeros(num_envs, self.hosts.program.layout.size))
         self.modules: dict[tuple[int, int], Stack] = {}
         self.gates: dict[int, Stack] = {}
         self.blueprint = torch.full((num_envs, len(self.slot_ids)), -1)
         self.algorithm = torch.zeros(num_envs, len(self.slot_ids), dtype=torch.long)
-        self._programs: dict[tuple[str, int], Program] = {}
+        self._programs: dict[tuple[str, tuple[str, int]], Program] = {}
 
     @property
     def network(self) -> Network:
@@ -78,10 +81,15 @@ class Population:
         return Network(
             mapping=self.mapping,
             sections=self.sections,
+            columns=self.columns,
             modules=self.modules,
             gates=self.gates,
             autocast_dtype=self.autocast_dtype,
         )
+
+    def cast(self, x: Tensor) -> Tensor:
+        """Inputs in the precision of the parameters; tokens stay whole numbers."""
+        return x.to(self.dtype) if x.is_floating_point() else x
 
     def stacks(self) -> list[Stack]:
         """All owners of parameters: the hosts first, then seed modules, then gates."""
@@ -135,6 +143,33 @@ class Population:
         self.hosts.restart(rows, values, live)
         if self.scales is not None:
             self.scales.restart_hosts(rows)
+
+    def state_dict(self) -> State:
+        """Every stack and who has what where; a seed module's key is ``<slot>.<blueprint>``, a gate's ``<slot>``."""
+        return {
+            "blueprint": self.blueprint.clone(),
+            "algorithm": self.algorithm.clone(),
+            "hosts": self.hosts.state_dict(),
+            "modules": {f"{slot}.{kind}": stack.state_dict() for (slot, kind), stack in self.modules.items()},
+            "gates": {str(slot): stack.state_dict() for slot, stack in self.gates.items()},
+            "scales": None if self.scales is None else self.scales.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Hold these hosts, modules and gates, in the same order, and no others."""
+        self.blueprint, self.algorithm = state["blueprint"].clone(), state["algorithm"].clone()
+        self.hosts.load_state_dict(state["hosts"])
+        self.modules, self.gates = {}, {}
+        for key, rows in state["modules"].items():
+            slot, kind = map(int, key.split("."))
+            program = self._program(blueprint_ids()[kind], slot)
+            self.modules[slot, kind] = Stack(program, self.device, self.dtype)
+            self.modules[slot, kind].load_state_dict(rows)
+        for key, rows in state["gates"].items():
+            self.gates[int(key)] = self._gate_stack(int(key))
+            self.gates[int(key)].load_state_dict(rows)
+        if self.scales is not None:
+            self.scales.load_state_dict(state["scales"])
 
     def num_host_parameters(self) -> Tensor:
         """``int64 [E]`` host weights that exist."""
@@ -209,7 +244,7 @@ class Population:
             algorithm = BlendAlgorithm(int(self.algorithm[environment, slot]))
             gate = None
             if algorithm == BlendAlgorithm.GATE:
-                gate = Gate(self.channels[slot]).to(device=self.device, dtype=self.dtype)
+                gate = self._gate(slot).to(device=self.device, dtype=self.dtype)
                 _load(gate, self.gates[slot], environment)
             blended = BlendedModule(body, algorithm, gate, alpha[slot]).to(device=self.device, dtype=self.dtype)
             blended.alpha.fill_(alpha[slot])  # again, in the population's own precision
@@ -217,16 +252,25 @@ class Population:
         return host
 
     def _program(self, blueprint_id: str, slot: int) -> Program:
-        key = blueprint_id, self.channels[slot]
+        family, channels = site = self.places[slot].site
+        key = blueprint_id, site
         if key not in self._programs:
-            self._programs[key] = self.mapping.prepare(build_blueprint(self.host.family, *key))
+            module = build_blueprint(family, blueprint_id, channels)
+            settle_buffers(module, self.device)
+            self._programs[key] = self.mapping.prepare(module)
         return self._programs[key]
 
+    def _gate(self, slot: int) -> Gate:
+        return Gate(self.places[slot].channels, self.places[slot].layout)
+
     def _add_gate(self, environment: int, slot: int) -> None:
-        gate = Gate(self.channels[slot])
+        gate = self._gate(slot)
         if slot not in self.gates:
-            self.gates[slot] = Stack(self.mapping.prepare(gate), self.device, self.dtype)
+            self.gates[slot] = self._gate_stack(slot)
         self.gates[slot].append([environment], flatten_parameters(gate).unsqueeze(0))
+
+    def _gate_stack(self, slot: int) -> Stack:
+        return Stack(self.mapping.prepare(self._gate(slot)), self.device, self.dtype)
 
     def _remove_gate(self, environment: int, slot: int) -> None:
         self.gates[slot].remove([environment])

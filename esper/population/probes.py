@@ -1,6 +1,7 @@
 """Per-slot evidence about the host, for empty slots too: where is it starved?
 
-Axis legend: E = environments, S = slots, B = batch, C = channels, H, W = space.
+Axis legend: E = environments, S = slots, B = batch, C = channels, H, W = space, T = tokens. Features are ``[E, B, C, H,
+W]`` or ``[E, B, T, C]`` outside, ``[E, B, C, H, W]`` or ``[E, B, C, T]`` here.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ LOG_FLOOR = 1e-8
 
 
 def _dead_channels(x: Tensor, gradient: Tensor) -> Tensor:
-    return (x.abs().amax(dim=(1, 3, 4)) <= 0).to(x.dtype).mean(dim=1)
+    return (x.abs().transpose(1, 2).flatten(2).amax(dim=2) <= 0).to(x.dtype).mean(dim=1)
 
 
 def _effective_rank(x: Tensor, gradient: Tensor) -> Tensor:
-    samples = x.transpose(1, 2).flatten(2)  # (E, C, B*H*W)
+    samples = x.transpose(1, 2).flatten(2)  # (E, C, B*H*W) or (E, C, B*T)
     centred = samples - samples.mean(dim=2, keepdim=True)
     covariance = centred @ centred.transpose(1, 2) / centred.shape[2]
     trace = covariance.diagonal(dim1=1, dim2=2).sum(dim=1)
@@ -36,8 +37,12 @@ def _log_first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
-    """Norm of the weight gradient of a 3x3 convolution with zero padding, ``[E]``; environments are groups of one."""
+    """Norm of the weight gradient of a 3x3 convolution with zero padding, or of a linear map of each token, ``[E]``."""
     num_envs, _, channels = x.shape[:3]
+    if x.dim() == 4:
+        mixed: Tensor = torch.einsum("ebct,ebdt->ecd", gradient, x).flatten(1).norm(dim=1)
+        return mixed
+    # Environments are groups of one convolution.
     stacked = [tensor.transpose(0, 1).flatten(1, 2) for tensor in (x, gradient)]  # (B, E*C, H, W)
     inputs, outputs = (tensor.contiguous(memory_format=torch.channels_last) for tensor in stacked)
     size = (num_envs * channels, channels, 3, 3)
@@ -85,18 +90,19 @@ def slot_probes(features: Sequence[Tensor], gradients: Sequence[Tensor], names: 
       by the number of channels;
     * ``log_gradient_norm``: log10 of the norm of the loss gradient at the slot;
     * ``log_first_order_gain``: log10 of the norm of the loss gradient for a 3x3 convolution that would be added at the
-      slot and is zero now (the quantity that GradMax, Evci et al. 2022, maximises over new weights).
+      slot and is zero now, of a linear map in a sequence (the quantity that GradMax, Evci et al. 2022, maximises over
+      new weights).
 
     Args:
-        features: per slot ``[E, B, C, H, W]``.
+        features: per slot ``[E, B, C, H, W]`` or ``[E, B, T, C]``.
         gradients: gradients of the summed per-environment losses for them, same shapes.
         names: which probes, at least one; the others are not computed.
 
     Returns:
         ``float32 [E, S, len(names)]``.
     """
-    slots = [
-        torch.stack([_PROBES[name](x, gradient) for name in names], dim=1)
-        for x, gradient in zip(features, gradients, strict=True)
-    ]
+    slots = []
+    for pair in zip(features, gradients, strict=True):
+        x, gradient = (tensor.transpose(2, 3) if tensor.dim() == 4 else tensor for tensor in pair)
+        slots.append(torch.stack([_PROBES[name](x, gradient) for name in names], dim=1))
     return torch.stack(slots, dim=1).nan_to_num(nan=0.0, posinf=2.0, neginf=-2.0).clamp(-2.0, 2.0).float()

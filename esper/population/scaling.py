@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper.state import State, copied
+
 INITIAL_SCALE = 2.0**12
 MIN_SCALE, MAX_SCALE = 2.0**-14, 2.0**24
 GROWTH_INTERVAL = 100
@@ -34,6 +36,15 @@ class LossScales:
     def __init__(self, num_envs: int, num_slots: int, device: torch.device) -> None:
         self.scale = torch.full((num_envs + 1, 1 + num_slots), INITIAL_SCALE, device=device)
         self.finite_steps = torch.zeros_like(self.scale)
+
+    def state_dict(self) -> State:
+        """Scales and their ages, ``[E, 1 + S]``: those of nobody are not worth keeping."""
+        return {"scale": copied(self.scale[:-1]), "finite_steps": copied(self.finite_steps[:-1])}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take scales and ages back."""
+        self.scale, self.finite_steps = self.scale.clone(), self.finite_steps.clone()
+        self.scale[:-1], self.finite_steps[:-1] = state["scale"], state["finite_steps"]
 
     def restart_hosts(self, environments: Tensor) -> None:
         """A new episode of some environments."""

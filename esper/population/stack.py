@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from esper.population.mapping import Program
+from esper.state import State, copied
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8
@@ -66,6 +67,22 @@ class Stack:
         self.environments = [self.environments[row] for row in keep]
         self.values = self.values.detach()[index].requires_grad_()
         self.exp_avg, self.exp_avg_sq, self.steps = self.exp_avg[index], self.exp_avg_sq[index], self.steps[index]
+
+    def state_dict(self) -> State:
+        """Rows with their environments, in order."""
+        state = {"environments": torch.tensor(self.environments, dtype=torch.long)}
+        rows = {"values": self.values, "exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "steps": self.steps}
+        if self.live is not None:
+            rows["live"] = self.live
+        return state | {name: copied(value) for name, value in rows.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Have these rows and no others."""
+        rows = {name: value.to(self.exp_avg, copy=True) for name, value in state.items() if name != "environments"}
+        self.environments = state["environments"].tolist()
+        self.values = rows["values"].requires_grad_()
+        self.exp_avg, self.exp_avg_sq, self.steps = rows["exp_avg"], rows["exp_avg_sq"], rows["steps"]
+        self.live = rows.get("live")
 
     def alone(self, environment: int) -> Stack:
         """One environment's row as a stack of its own, for environment 0, that shares parameters and state."""

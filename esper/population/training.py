@@ -18,6 +18,7 @@ from esper.population.population import Population
 from esper.population.probes import PROBE_NAMES, slot_probes
 from esper.population.scaling import GradientNorms, Scaling
 from esper.population.stack import Stack, adam_step
+from esper.tasks.batches import Take, take_inputs, take_targets, told_apart
 
 INCUBATIONS = ("auxiliary", "straight_through")
 
@@ -164,11 +165,11 @@ def step_gradients(
         x: ``[E, B, ...]`` inputs.
         y: ``int64 [E, B]`` targets.
         stacks: owners to take gradients for.
-        probe: also return features at the slots and their gradients, ``[E, B, C, H, W]``.
+        probe: also return features at the slots and their gradients, ``[E, B, ...]``.
         factors: fp16's scales of the hosts' losses ``[E]`` and of incubation's ``[R]``, which ``gradients`` carry.
     """
     mapping, network = population.mapping, population.network
-    entry, keep = mapping.pack(x.to(population.dtype)), probe or plan.incubation is not None
+    entry, keep = mapping.pack(population.cast(x)), probe or plan.incubation is not None
     main = run(network, plan.main, population.hosts.values, entry=entry, keep=keep)
     losses = row_losses(mapping.unpack(main.logits), y)
     total = (losses if factors is None else losses * factors[0]).sum()
@@ -189,7 +190,8 @@ def step_gradients(
     for arrived in seen:
         count = len(mapping.tensors(arrived))
         gradient = mapping.unpack(mapping.from_tensors(feature_gradients[:count])).to(population.dtype)
-        arrived_gradients.append(gradient if factors is None else gradient / factors[0].view(-1, 1, 1, 1, 1))
+        scale = None if factors is None else factors[0].view(-1, *([1] * (gradient.dim() - 1)))
+        arrived_gradients.append(gradient if scale is None else gradient / scale)
         feature_gradients = feature_gradients[count:]
     arrived_values = [mapping.unpack(mapping.detach(arrived)).to(population.dtype) for arrived in seen]
     return StepResult(losses.detach(), auxiliary.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients)
@@ -204,8 +206,8 @@ def _incubation_losses(population: Population, plan: Plan, main: Pass, y: Tensor
 
 def train_epoch(
     population: Population,
-    images: Tensor,
-    labels: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
     order: Tensor,
     growth: GrowthStage,
     *,
@@ -214,13 +216,14 @@ def train_epoch(
     lr: float | Tensor,
     max_grad_norm: float = 0.0,
     probes: Sequence[str] = (),
+    take: Take = take_inputs,
 ) -> EpochStats:
     """Train every host and every module for one epoch.
 
     Args:
         population: hosts and modules, changed in place.
-        images: ``[N, ...]`` training inputs.
-        labels: ``int64 [N]``, or ``[E, N]`` where hosts are told different ones.
+        inputs: ``[N, ...]``, as they are stored.
+        targets: ``[N, ...]``, or ``[E, N, ...]`` where hosts are told different ones.
         order: ``int64 [E, num_steps * B]``, each host's own samples.
         growth: stages of the modules.
         incubation: one of :data:`INCUBATIONS`.
@@ -228,6 +231,7 @@ def train_epoch(
         lr: learning rate of hosts and modules, one for all or ``[E]``.
         max_grad_norm: clip per (environment, owner); 0 is off.
         probes: slot probes to measure at the last step.
+        take: gathers a batch and makes of it what hosts read.
     """
     parts = plan_parts(population, growth, incubation)
     stacks = population.stacks()
@@ -238,7 +242,7 @@ def train_epoch(
     measured = None
     for step, batch in enumerate(order.to(population.device, non_blocking=True).chunk(num_steps, dim=1)):
         names = probes if step == num_steps - 1 else ()
-        result = take_step(population, parts, images, labels, batch, probes=names, scaling=scaling)
+        result = take_step(population, parts, inputs, targets, batch, probes=names, scaling=scaling, take=take)
         measured = result.probes
         norms = adam_step(stacks, result.gradients, lr=rates, max_grad_norm=max_grad_norm)
         gradient_norms.add(norms, result.loss, result.incubation_loss)
@@ -281,29 +285,31 @@ class JoinedStep:
 def take_step(
     population: Population,
     parts: Sequence[Part],
-    images: Tensor,
-    labels: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
     batch: Tensor,
     *,
     probes: Sequence[str],
     scaling: Scaling | None = None,
+    take: Take = take_inputs,
 ) -> JoinedStep:
     """Losses and gradients of one step of all hosts, part by part, nothing changed; nothing is read back.
 
     Args:
         population: hosts and modules.
         parts: what is run at once.
-        images: ``[N, ...]`` training inputs.
-        labels: ``int64 [N]``, or ``[E, N]`` where hosts are told different ones.
+        inputs: ``[N, ...]``, as they are stored.
+        targets: ``[N, ...]``, or ``[E, N, ...]`` where hosts are told different ones.
         batch: ``int64 [E, B]``, each host's own samples.
         probes: slot probes to measure.
         scaling: fp16's loss scales.
+        take: gathers a batch and makes of it what hosts read.
     """
-    results, measured, probe = [], [], bool(probes)
+    results, measured, probe, apart = [], [], bool(probes), told_apart(inputs, targets)
     factors = [None] * len(parts) if scaling is None else scaling.factors([len(part.incubated[0]) for part in parts])
     for part, scales in zip(parts, factors, strict=True):
         own = batch[part.rows]
-        x, y = _take(images, own), targets(labels if labels.dim() == 1 else labels[part.rows], own)
+        x, y = take(inputs, own), take_targets(targets[part.rows] if apart else targets, own, own=apart)
         result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=probe, factors=scales)
         results.append(result)
         if probe:
@@ -315,31 +321,6 @@ def take_step(
         gradients=gradients if scaling is None else scaling.unscaled(gradients),
         probes=torch.cat(measured) if probe else None,
     )
-
-
-def _take(images: Tensor, index: Tensor) -> Tensor:
-    """``images[index]`` by the one kernel that copies whole images: several times faster than a general gather.
-
-    It needs them in one piece each; the result has the layout of ``images``.
-    """
-    if images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last):
-        taken = images.permute(0, 2, 3, 1).index_select(0, index.flatten()).permute(0, 3, 1, 2)
-    else:
-        taken = images.index_select(0, index.flatten())
-    return taken.view(*index.shape, *images.shape[1:])
-
-
-def targets(labels: Tensor, index: Tensor) -> Tensor:
-    """Labels of each host's own samples.
-
-    Args:
-        labels: ``int64 [N]``, or ``[E, N]`` where hosts are told different ones.
-        index: ``int64 [E, B]``.
-
-    Returns:
-        ``int64 [E, B]``.
-    """
-    return labels[index] if labels.dim() == 1 else labels.gather(1, index)
 
 
 def plan_parts(population: Population, growth: GrowthStage, incubation: str) -> list[Part]:

@@ -5,13 +5,14 @@ Axis legend: E = environments, T = steps, D = features, S = slots, B = blueprint
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from esper.actions import NUM_HEADS, NUM_OPS, ActionMasks
 from esper.policy.network import ActResult, Hidden
+from esper.state import State, copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,37 @@ class RolloutBuffer:
         """The whole rollout; views of the storage, which the next rollout overwrites."""
         assert self.full, f"the rollout has {self._cursor} of {self.num_steps} steps"
         return self._data
+
+    @property
+    def size(self) -> int:
+        """Steps that are there."""
+        return self._cursor
+
+    def clear(self) -> None:
+        """Forget the rollout."""
+        for stored in self._columns().values():
+            stored.zero_()
+        self._cursor = 0
+
+    def state_dict(self) -> State:
+        """The steps that are there, ``[E, t, ...]`` each, and the LSTM state before the first, ``[E, H]``."""
+        return {"hidden": [copied(part) for part in self._data.hidden]} | {
+            name: copied(stored[:, : self._cursor]) for name, stored in self._columns().items()
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Hold these steps and no others."""
+        self.start(tuple(state["hidden"]))
+        self._cursor = state["reward"].shape[1]
+        for name, stored in self._columns().items():
+            stored[:, : self._cursor] = state[name]
+
+    def _columns(self) -> dict[str, Tensor]:
+        """Storage of everything that has a time axis, ``[E, T, ...]``, by name."""
+        data = {item.name: getattr(self._data, item.name) for item in fields(self._data)}
+        masks = data.pop("masks")
+        data.pop("hidden")
+        return data | {f"masks.{item.name}": getattr(masks, item.name) for item in fields(masks)}
 
     def start(self, hidden: Hidden) -> None:
         """Begin a rollout with the LSTM state before its first step."""

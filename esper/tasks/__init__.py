@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from esper.tasks import digits
-from esper.tasks.data import Split, TaskData
+from esper.tasks import cifar10, digits, fashion_mnist, synthetic, textbook, tinystories
+from esper.tasks.data import IGNORED, Kind, Split, TaskData
+from esper.tasks.options import TaskOptions
 from esper.tasks.order import epoch_indices
 
-TASKS: dict[str, Callable[[], TaskData]] = {"digits": digits.load}
+TASKS: dict[str, Callable[[TaskOptions], TaskData]] = {
+    "digits": digits.load,
+    "fashion_mnist": fashion_mnist.load,
+    "cifar10": cifar10.load,
+    "textbook": textbook.load,
+    "tinystories": tinystories.load,
+    "synthetic_images": synthetic.load_images,
+    "synthetic_text": synthetic.load_text,
+}
 
-_loaded: dict[tuple[str, torch.device], TaskData] = {}
+_loaded: dict[tuple[str, TaskOptions, torch.device], TaskData] = {}
 
 
-def load_task(name: str, device: torch.device | str = "cpu") -> TaskData:
+def load_task(name: str, device: torch.device | str = "cpu", **options: Any) -> TaskData:
     """A task's data on a device: all splits, one copy per device and process, shared by all hosts there.
+
+    Args:
+        name: of :data:`TASKS`.
+        device: where the tensors are to be.
+        options: of :class:`TaskOptions`.
 
     Raises:
         ValueError: unknown name.
@@ -24,10 +39,12 @@ def load_task(name: str, device: torch.device | str = "cpu") -> TaskData:
     if name not in TASKS:
         raise ValueError(f"unknown task {name!r}; known: {', '.join(sorted(TASKS))}")
     # An empty tensor resolves "cuda" to the current device, so that "cuda" and "cuda:0" share a copy.
-    key = (name, torch.empty(0, device=device).device)
+    key = (name, TaskOptions(**options), torch.empty(0, device=device).device)
     if key not in _loaded:
-        _loaded[key] = TASKS[name]().to(key[1])
+        task = TASKS[name](key[1])
+        limit = key[1].max_samples
+        _loaded[key] = (task if limit is None else task.first(limit)).to(key[2])
     return _loaded[key]
 
 
-__all__ = ["TASKS", "Split", "TaskData", "epoch_indices", "load_task"]
+__all__ = ["IGNORED", "TASKS", "Kind", "Split", "TaskData", "TaskOptions", "epoch_indices", "load_task"]

@@ -1,6 +1,6 @@
-"""Image classification data in memory: three disjoint splits on one device.
+"""Data in memory, of images or of text: three disjoint splits on one device, stored small and prepared as needed.
 
-Axis legend: N = samples, C = channels, H = W = side of the square images.
+Axis legend: N = samples, C = channels, H = W = side of the square images, T = tokens in a window of text.
 """
 
 from __future__ import annotations
@@ -8,35 +8,84 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+Kind = Literal["images", "tokens"]
+
+IGNORED = -100
+"""A target that does not count: it fills up the last window of a text."""
+
+IMAGE_DTYPES = (torch.uint8, torch.float32)
+TOKEN_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Images ``float32 [N, C, H, W]``, standardised, and labels ``int64 [N]``.
+    """Samples and what hosts are to say about them, as they are stored.
+
+    Images: inputs ``uint8`` (pixels) or ``float32`` (standardised) ``[N, C, H, W]``, targets ``int64 [N]``, classes.
+    Text: inputs ``[N, T]``, windows of tokens, and targets ``[N, T]``, the tokens that come next or :data:`IGNORED`;
+    both of one of :data:`TOKEN_DTYPES`.
 
     Raises:
-        ValueError: wrong dtype or shape, different lengths, or no samples.
+        ValueError: wrong dtype or shape, different lengths, no samples, or a window without any target.
     """
 
-    images: Tensor
-    labels: Tensor
+    inputs: Tensor
+    targets: Tensor
 
     def __post_init__(self) -> None:
-        shape = tuple(self.images.shape)
-        if self.images.dtype != torch.float32 or len(shape) != 4 or shape[2] != shape[3] or not shape[0]:
-            raise ValueError(f"images must be float32 [N, C, H, H] with N > 0, not {self.images.dtype} {list(shape)}")
-        if self.labels.dtype != torch.int64 or tuple(self.labels.shape) != shape[:1]:
-            raise ValueError(f"labels must be int64 [{shape[0]}], not {self.labels.dtype} {list(self.labels.shape)}")
+        if self.kind == "tokens":
+            _check_tokens(self.inputs, self.targets)
+        else:
+            _check_images(self.inputs, self.targets)
+
+    @property
+    def kind(self) -> Kind:
+        """What the samples are."""
+        return "tokens" if self.inputs.dim() == 2 else "images"
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
+
+    def num_targets(self) -> Tensor:
+        """How many targets of each sample count, ``int64 [N]``: its weight in a mean over all targets."""
+        if self.kind == "images":
+            return torch.ones_like(self.targets)
+        return (self.targets != IGNORED).sum(dim=1)
+
+    def first(self, count: int) -> Split:
+        """Its first samples, at most ``count``."""
+        return Split(self.inputs[:count], self.targets[:count])
 
     def to(self, device: torch.device | str) -> Split:
         """The same split on another device."""
-        return Split(self.images.to(device), self.labels.to(device))
+        return Split(self.inputs.to(device), self.targets.to(device))
+
+
+def _check_images(inputs: Tensor, targets: Tensor) -> None:
+    shape = tuple(inputs.shape)
+    if inputs.dtype not in IMAGE_DTYPES or len(shape) != 4 or shape[2] != shape[3] or not shape[0]:
+        raise ValueError(
+            f"inputs must be images uint8 or float32 [N, C, H, H], or tokens [N, T], N > 0, "
+            f"not {inputs.dtype} {list(shape)}"
+        )
+    if targets.dtype != torch.int64 or tuple(targets.shape) != shape[:1]:
+        raise ValueError(f"targets of images must be int64 [{shape[0]}], not {targets.dtype} {list(targets.shape)}")
+
+
+def _check_tokens(inputs: Tensor, targets: Tensor) -> None:
+    for name, tokens in (("inputs", inputs), ("targets", targets)):
+        if tokens.dtype not in TOKEN_DTYPES or tokens.shape != inputs.shape or not tokens.numel():
+            raise ValueError(
+                f"{name} of text must be integers {list(inputs.shape)}, N and T > 0, "
+                f"not {tokens.dtype} {list(tokens.shape)}"
+            )
+    if not (targets != IGNORED).any(dim=1).all():
+        raise ValueError("every window of text must have a target")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,11 +96,13 @@ class TaskData:
         train: host training.
         val: reward and observations.
         test: final scores only.
-        num_classes: labels are 0 to num_classes - 1.
+        num_classes: targets are 0 to num_classes - 1; for text the size of the vocabulary.
         version: changes whenever the same name would mean other numbers.
+        bytes_per_token: of text, on average: what makes losses of different vocabularies comparable.
+        mean, std: of the training pixels ``float32 [C, 1, 1]``, for ``uint8`` images; nothing for others.
 
     Raises:
-        ValueError: splits of different image shape, or a label out of range.
+        ValueError: splits of different kind or shape, a target out of range, or pixels without mean and deviation.
     """
 
     name: str
@@ -60,29 +111,65 @@ class TaskData:
     val: Split
     test: Split
     num_classes: int
+    bytes_per_token: float = 1.0
+    mean: Tensor | None = None
+    std: Tensor | None = None
 
     def __post_init__(self) -> None:
         for split_name, split in (("train", self.train), ("val", self.val), ("test", self.test)):
-            if split.images.shape[1:] != self.train.images.shape[1:]:
+            if split.inputs.shape[1:] != self.train.inputs.shape[1:] or split.inputs.dtype != self.train.inputs.dtype:
                 raise ValueError(
-                    f"{self.name} {split_name} images are {list(split.images.shape[1:])}, "
-                    f"train images {list(self.train.images.shape[1:])}"
+                    f"{self.name} {split_name} inputs are {split.inputs.dtype} {list(split.inputs.shape[1:])}, "
+                    f"train inputs {self.train.inputs.dtype} {list(self.train.inputs.shape[1:])}"
                 )
-            low, high = int(split.labels.min()), int(split.labels.max())
+            counted = split.targets[split.targets != IGNORED] if self.kind == "tokens" else split.targets
+            low, high = int(counted.min()), int(counted.max())
             if low < 0 or high >= self.num_classes:
                 raise ValueError(
-                    f"{self.name} {split_name} labels run from {low} to {high}; there are {self.num_classes} classes"
+                    f"{self.name} {split_name} targets run from {low} to {high}; there are {self.num_classes} classes"
                 )
+        pixels = self.kind == "images" and self.train.inputs.dtype == torch.uint8
+        if pixels != (self.mean is not None) or pixels != (self.std is not None):
+            raise ValueError(f"{self.name}: mean and std belong to uint8 images, and only to them")
+
+    @property
+    def kind(self) -> Kind:
+        """What the samples are."""
+        return self.train.kind
 
     @property
     def in_channels(self) -> int:
-        """Channels of an image."""
-        return self.train.images.shape[1]
+        """Channels of an image.
+
+        Raises:
+            ValueError: the samples are no images.
+        """
+        return self._image_shape()[0]
 
     @property
     def image_size(self) -> int:
-        """Side of an image, in pixels."""
-        return self.train.images.shape[2]
+        """Side of an image, in pixels.
+
+        Raises:
+            ValueError: the samples are no images.
+        """
+        return self._image_shape()[1]
+
+    def _image_shape(self) -> torch.Size:
+        if self.kind != "images":
+            raise ValueError(f"task {self.name} has no images but {self.kind}")
+        return self.train.inputs.shape[1:]
+
+    @property
+    def context_length(self) -> int:
+        """Tokens in a window.
+
+        Raises:
+            ValueError: the samples are no text.
+        """
+        if self.kind != "tokens":
+            raise ValueError(f"task {self.name} has no text but {self.kind}")
+        return self.train.inputs.shape[1]
 
     @property
     def chance_accuracy(self) -> float:
@@ -94,14 +181,45 @@ class TaskData:
         """Cross-entropy, in nats, of that guess."""
         return math.log(self.num_classes)
 
+    def bits_per_byte(self, loss: float) -> float | None:
+        """A loss in nats per token as bits per byte of text; ``None`` for other tasks."""
+        return loss / math.log(2) / self.bytes_per_token if self.kind == "tokens" else None
+
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
-        return self.train.images.device
+        return self.train.inputs.device
+
+    def prepare(self, inputs: Tensor) -> Tensor:
+        """Inputs as hosts read them, from inputs as they are stored, on the device where they are.
+
+        Args:
+            inputs: samples of any split with any leading axes, ``[..., C, H, W]`` or ``[..., T]``.
+
+        Returns:
+            Images ``float32``, standardised by the training images; those that are ``float32`` already, unchanged.
+            Tokens ``int64``.
+        """
+        if self.kind == "tokens":
+            return inputs.long()
+        if self.mean is None or self.std is None:
+            return inputs
+        return (inputs - self.mean) / self.std  # uint8 minus float32 is float32
+
+    def first(self, count: int) -> TaskData:
+        """At most ``count`` samples of each split."""
+        return replace(self, train=self.train.first(count), val=self.val.first(count), test=self.test.first(count))
 
     def to(self, device: torch.device | str) -> TaskData:
         """The same data on another device."""
-        return replace(self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device))
+        return replace(
+            self,
+            train=self.train.to(device),
+            val=self.val.to(device),
+            test=self.test.to(device),
+            mean=None if self.mean is None else self.mean.to(device),
+            std=None if self.std is None else self.std.to(device),
+        )
 
 
 def split_and_standardise(

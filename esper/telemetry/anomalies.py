@@ -1,21 +1,28 @@
 """Detectors: pure functions from the metrics of one iteration to what looks wrong in them.
 
-The trainer calls :func:`detect` once per iteration. A metric that is absent or ``None`` was not measured and is never
-an anomaly.
+:class:`esper.telemetry.escalation.Escalation` calls :func:`detect` once per iteration. A metric that is absent or
+``None`` was not measured and is never an anomaly. Times are left out: they differ from rank to rank, and all ranks must
+see the same anomalies.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from esper.telemetry.events import Anomaly
-from esper.telemetry.records import Metrics
+from esper.telemetry.records import Metrics, without_times
+from esper.telemetry.view import NEVER, VAL
 
 ENTROPY_PREFIX = "losses/entropy/"
 EXPLAINED_VARIANCE = "losses/explained_variance"
 GRADIENT_NORM = "losses/grad_norm"
+RATIO_MAX, RATIO_MIN = "losses/ratio_max", "losses/ratio_min"
+SKIPPED = "losses/skipped_minibatches"
+
+Found = Iterator[tuple[str, str, float]]
+"""Detector, message, and the value that it saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,21 +34,42 @@ class AnomalyLimits:
         min_explained_variance: below this, values predict worse than their mean by far; -1 is an error of twice the
             variance of the returns.
         max_gradient_norm: largest gradient norm before clipping.
+        max_ratio, min_ratio: largest and smallest probability ratio of an update.
+        max_accuracy_drop: largest fall of final val accuracy below its mean over the last iterations, as a fraction
+            of 1. The never-grown twins' accuracy is subtracted where it was measured, as hosts differ from iteration to
+            iteration.
+        accuracy_window: how many iterations that mean is over; nothing falls before as many were measured.
     """
 
     min_entropy: float = 0.01
     min_explained_variance: float = -1.0
     max_gradient_norm: float = 100.0
+    max_ratio: float = 5.0
+    min_ratio: float = 0.1
+    max_accuracy_drop: float = 0.1
+    accuracy_window: int = 5
 
 
-def non_finite(metrics: Metrics) -> Iterator[tuple[str, str, float]]:
-    """Any metric that is NaN or infinite."""
+def non_finite(metrics: Metrics) -> Found:
+    """Any metric that is NaN or infinite, and minibatches whose loss or gradient was."""
     for key, value in metrics.items():
         if value is not None and not math.isfinite(value):
             yield "non_finite", f"{key} is {value}", value
+    skipped = metrics.get(SKIPPED)
+    if skipped:
+        yield "non_finite", f"{skipped:g} minibatches skipped: loss or gradient was not finite", skipped
 
 
-def entropy_collapse(metrics: Metrics, min_entropy: float) -> Iterator[tuple[str, str, float]]:
+def ratio_explosion(metrics: Metrics, max_ratio: float, min_ratio: float) -> Found:
+    """An action whose probability moved too far within one update."""
+    high, low = metrics.get(RATIO_MAX), metrics.get(RATIO_MIN)
+    if high is not None and high > max_ratio:
+        yield "ratio_explosion", f"largest probability ratio {high:.4g} > {max_ratio:g}", high
+    if low is not None and low < min_ratio:
+        yield "ratio_explosion", f"smallest probability ratio {low:.4g} < {min_ratio:g}", low
+
+
+def entropy_collapse(metrics: Metrics, min_entropy: float) -> Found:
     """A head that hardly chooses any more."""
     for key, value in metrics.items():
         if key.startswith(ENTROPY_PREFIX) and value is not None and value < min_entropy:
@@ -49,27 +77,60 @@ def entropy_collapse(metrics: Metrics, min_entropy: float) -> Iterator[tuple[str
             yield "entropy_collapse", f"head {head} has normalised entropy {value:.4g} < {min_entropy:g}", value
 
 
-def value_collapse(metrics: Metrics, min_explained_variance: float) -> Iterator[tuple[str, str, float]]:
+def value_collapse(metrics: Metrics, min_explained_variance: float) -> Found:
     """A value function that misleads."""
     value = metrics.get(EXPLAINED_VARIANCE)
     if value is not None and value < min_explained_variance:
         yield "value_collapse", f"explained variance {value:.4g} < {min_explained_variance:g}", value
 
 
-def gradient_norm(metrics: Metrics, max_gradient_norm: float) -> Iterator[tuple[str, str, float]]:
+def gradient_norm(metrics: Metrics, max_gradient_norm: float) -> Found:
     """A gradient far from where clipping expects it."""
     value = metrics.get(GRADIENT_NORM)
     if value is not None and value > max_gradient_norm:
         yield "gradient_norm", f"gradient norm {value:.4g} > {max_gradient_norm:g}", value
 
 
-def detect(iteration: int, metrics: Metrics, limits: AnomalyLimits | None = None) -> list[Anomaly]:
-    """All anomalies in the metrics of one iteration, in a fixed order of detectors."""
-    limits = limits or AnomalyLimits()
+def accuracy_gain(metrics: Metrics) -> float | None:
+    """Final val accuracy over that of the never-grown twins, or itself where there are none."""
+    accuracy, never = metrics.get(VAL), metrics.get(NEVER)
+    return accuracy if accuracy is None or never is None else accuracy - never
+
+
+def accuracy_drop(metrics: Metrics, earlier: Sequence[float], max_drop: float, window: int) -> Found:
+    """Hosts that end far worse than those of the last iterations.
+
+    Args:
+        metrics: of this iteration.
+        earlier: :func:`accuracy_gain` of earlier iterations, where measured, oldest first.
+        max_drop, window: see :class:`AnomalyLimits`.
+    """
+    gain, last = accuracy_gain(metrics), earlier[-window:]
+    if gain is None or len(last) < window:
+        return
+    drop = sum(last) / window - gain
+    if drop > max_drop:
+        yield "accuracy_drop", f"final val accuracy fell by {drop:.1%} below its last {window} iterations", drop
+
+
+def detect(
+    iteration: int, metrics: Metrics, limits: AnomalyLimits | None = None, earlier: Sequence[float] = ()
+) -> list[Anomaly]:
+    """All anomalies in the metrics of one iteration, in a fixed order of detectors.
+
+    Args:
+        iteration: from 1.
+        metrics: of this iteration.
+        limits: the defaults if not given.
+        earlier: :func:`accuracy_gain` of earlier iterations, where measured, oldest first.
+    """
+    limits, timeless = limits or AnomalyLimits(), without_times(metrics)
     found = [
-        *non_finite(metrics),
-        *entropy_collapse(metrics, limits.min_entropy),
-        *value_collapse(metrics, limits.min_explained_variance),
-        *gradient_norm(metrics, limits.max_gradient_norm),
+        *non_finite(timeless),
+        *ratio_explosion(timeless, limits.max_ratio, limits.min_ratio),
+        *entropy_collapse(timeless, limits.min_entropy),
+        *value_collapse(timeless, limits.min_explained_variance),
+        *gradient_norm(timeless, limits.max_gradient_norm),
+        *accuracy_drop(timeless, earlier, limits.max_accuracy_drop, limits.accuracy_window),
     ]
     return [Anomaly(iteration=iteration, name=name, message=message, value=value) for name, message, value in found]

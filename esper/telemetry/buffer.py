@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from esper.telemetry.events import Event
+from esper.state import State
+from esper.telemetry.events import Event, from_state, to_state
 from esper.telemetry.records import Metrics
 
 
@@ -19,12 +20,23 @@ class EventBuffer:
         events, self._events = self._events, []
         return events
 
+    def state_dict(self) -> State:
+        """The events that wait."""
+        return {"events": [to_state(event) for event in self._events]}
+
+    def load_state_dict(self, state: State) -> None:
+        """Have these events wait, and no others."""
+        self._events = [from_state(record) for record in state["events"]]
+
     def event(self, event: Event) -> None:
         """Keep one event."""
         self._events.append(event)
 
     def metrics(self, iteration: int, metrics: Metrics) -> None:
         """The first rank logs them."""
+
+    def flush(self) -> None:
+        """Events wait for :meth:`drain`."""
 
     def stage(self, message: str, done: int, total: int) -> None:
         """The first rank shows them."""

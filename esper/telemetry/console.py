@@ -87,6 +87,9 @@ class ConsoleLogger:
             return None
         return sum(self._durations) / len(self._durations) * (self._num_iterations - iteration)
 
+    def flush(self) -> None:
+        """Everything is on the screen."""
+
     def stage(self, message: str, done: int, total: int) -> None:
         """Show how far a long preparation is; plain lines at most every few seconds, and at its end."""
         now = self._now()

@@ -8,7 +8,7 @@ with one seed write equal event files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -64,7 +64,7 @@ class GateEvaluated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeEnded(Event):
-    """One host has been trained to its end, or crashed. Accuracies are fractions of 1."""
+    """One host has been trained to its end, or crashed. Accuracies are fractions of 1, bits are per byte of text."""
 
     kind: ClassVar[str] = "episode_ended"
 
@@ -75,6 +75,7 @@ class EpisodeEnded(Event):
     episode_return: float
     val_accuracy: float
     test_accuracy: float | None
+    val_bits: float | None
     added_parameters: int
     num_fossilized: int
     crashed: bool
@@ -203,6 +204,31 @@ class Anomaly(Event):
     name: str
     message: str
     value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelChanged(Event):
+    """From the next iteration on, telemetry is kept at another level, because of an anomaly or the lack of one."""
+
+    kind: ClassVar[str] = "level_changed"
+
+    iteration: int
+    now: str
+    reason: str
+
+
+_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__()}
+
+
+def to_state(event: Event) -> dict[str, Any]:
+    """An event as plain values, nothing lost; ``kind`` names its class."""
+    return {"kind": event.kind, **asdict(event)}
+
+
+def from_state(state: Mapping[str, Any]) -> Event:
+    """Inverse of :func:`to_state`."""
+    values = dict(state)
+    return _KINDS[values.pop("kind")](**values)
 
 
 def to_record(event: Event) -> dict[str, Any]:

@@ -30,6 +30,9 @@ class Logger(Protocol):
     def metrics(self, iteration: int, metrics: Metrics) -> None:
         """Take the metrics of one iteration, and write what was buffered."""
 
+    def flush(self) -> None:
+        """Write what was buffered, for good: a checkpoint is about to say how far the files are."""
+
     def stage(self, message: str, done: int, total: int) -> None:
         """Take note of a long preparation: ``done`` of ``total`` parts of ``message``."""
 
@@ -83,6 +86,10 @@ class TelemetryHub:
             if value is not None and not isinstance(value, int | float):
                 raise TypeError(f"metric {key!r} must be a number or None, not {type(value).__name__}")
         self._each(lambda logger: logger.metrics(iteration, metrics))
+
+    def flush(self) -> None:
+        """Have every logger write what it buffers, before a checkpoint."""
+        self._each(lambda logger: logger.flush())
 
     def stage(self, message: str, done: int, total: int) -> None:
         """Tell how far a long preparation is: ``hub.stage("never-grown twins", 12, 64)``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ class _Lines:
     def flush(self) -> None:
         self._file.flush()
 
+    def sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         self._file.close()
 
@@ -42,6 +47,10 @@ class MetricsJsonl:
         """Append one line; what was not measured, or is not finite, is ``null``."""
         self._lines.add({"iteration": iteration, **json_safe(dict(sorted(metrics.items())))})
         self._lines.flush()
+
+    def flush(self) -> None:
+        """Write what is buffered, to the disk itself."""
+        self._lines.sync()
 
     def stage(self, message: str, done: int, total: int) -> None:
         """Preparations are not recorded."""
@@ -65,6 +74,10 @@ class EventsJsonl:
     def metrics(self, iteration: int, metrics: Metrics) -> None:
         """Write the events of this iteration."""
         self._lines.flush()
+
+    def flush(self) -> None:
+        """Write what is buffered, to the disk itself."""
+        self._lines.sync()
 
     def stage(self, message: str, done: int, total: int) -> None:
         """Preparations are not recorded."""

@@ -43,6 +43,7 @@ class ControllerSummary:
         episode_return: undiscounted return.
         val_accuracy: accuracy after the last host epoch, as a fraction of 1.
         test_accuracy: the same on the test split.
+        val_bits, test_bits: loss in bits per byte, of text.
         added_parameters: parameters of the modules kept.
         wait_share: share of WAIT among steps with a choice, as a fraction of 1.
         num_fossilized: modules kept for good.
@@ -56,6 +57,8 @@ class ControllerSummary:
     added_parameters: Mean | None
     wait_share: Mean | None
     num_fossilized: Mean | None
+    val_bits: Mean | None = None
+    test_bits: Mean | None = None
 
     def to_record(self) -> dict[str, object]:
         """Plain dict for ``result.json``: each mean as ``{"mean": ..., "sem": ...}``."""

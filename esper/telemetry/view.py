@@ -128,7 +128,7 @@ def _add_bars(table: Table, title: str, metrics: Metrics, prefix: str, colours: 
 
 
 def closing_table(rows: Sequence[ControllerSummary], title: str) -> Table:
-    """Controllers side by side, each number as mean ± standard error over hosts."""
+    """Controllers side by side, each number as mean ± standard error over hosts; bits per byte for text."""
     counts = sorted({row.num_hosts for row in rows})
     hosts = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
     table = Table(
@@ -140,14 +140,17 @@ def closing_table(rows: Sequence[ControllerSummary], title: str) -> Table:
         collapse_padding=True,
     )
     table.add_column("controller", no_wrap=True)
-    for header in ("return", "val %", "test %", "added\nparameters", "WAIT %", "modules\nkept"):
+    text = any(row.val_bits for row in rows)
+    scores = ("val\nbits/byte", "test\nbits/byte") if text else ("val %", "test %")
+    for header in ("return", *scores, "added\nparameters", "WAIT %", "modules\nkept"):
         table.add_column(header, justify="right", no_wrap=True)
     for row in rows:
+        accuracies = with_error(row.val_accuracy, ".1f", 100), with_error(row.test_accuracy, ".1f", 100)
+        bits = with_error(row.val_bits, ".2f"), with_error(row.test_bits, ".2f")
         table.add_row(
             row.name,
             with_error(row.episode_return, "+z.2f"),
-            with_error(row.val_accuracy, ".1f", 100),
-            with_error(row.test_accuracy, ".1f", 100),
+            *(bits if text else accuracies),
             with_error(row.added_parameters, ".0f"),
             with_error(row.wait_share, ".0f", 100),
             with_error(row.num_fossilized, ".1f"),

@@ -86,7 +86,7 @@ class Instances:
     @classmethod
     def draw(cls, count: int, split: str) -> Instances:
         """``count`` instances of ``train`` or ``held_out``, with the digits preset's mix of families."""
-        pool = InstancePool.build(WEIGHTS, count, split, num_blocks=NUM_SLOTS, num_classes=10)
+        pool = InstancePool.build(WEIGHTS, count, split, host_family="cnn", num_blocks=NUM_SLOTS, num_classes=10)
         family = torch.tensor([FAMILIES.index(instance.family) for instance in pool])
         stream = generator("surrogate", split)
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from esper.config import Config, UsageError, cli, to_yaml
+from esper.config import Config, UsageError, cli, compose, to_yaml
 from esper.config.entries import TRAIN
 from esper.config.errors import RunError
+from esper.continuation import configuration_hash
+from esper.runs import RunFolder
 
 PRESETS = "digits, digits_deep, digits_natural, digits_pays, smoke"
 Outcome = tuple[int, str, list[tuple[Config, Path]]]
@@ -31,7 +33,7 @@ def esper(
     def call(*words: str, fail: dict[int, Exception] | None = None) -> Outcome:
         runs: list[tuple[Config, Path]] = []
 
-        def task(config: Config, run_dir: Path) -> None:
+        def task(config: Config, run_dir: Path, **_: bool) -> None:
             if fail and config.seed in fail:
                 raise fail[config.seed]
             (run_dir / "config.yaml").write_text(to_yaml(config))
@@ -85,9 +87,9 @@ def esper(
         (["trainer.num_envs"], "cannot read 'trainer.num_envs': missing EQUAL at '<EOF>'; say key=value"),
         (["seed=1,2"], "3. To sweep over it, add --multirun to your command line"),
         (["seed=13"], "seed must not be 13"),
-        (["-m", "seed=1,13"], "seed must not be 13"),
-        (["-m", "seed=1,2", "ppo.lr=1,fast"], "ppo.lr must be a number, got 'fast'"),
-        (["-m", "seed=1,2", "name=x"], "jobs 0 and 1 of this sweep would share the run folder multirun/x"),
+        (["-m", "seed=13,13"], "seed must not be 13"),
+        (["-m", "seed=1,2", "ppo.lr=fast"], "ppo.lr must be a number, got 'fast'"),
+        (["-m", "seed=1,2", "name=x"], "jobs 0 and 1 of this sweep would share the run folder multirun/"),
         (["--config-dir", "nowhere"], "--config-dir: no such folder 'nowhere'"),
         (["--cfg", "job", "ppo.bogus=1"], "unknown key 'ppo.bogus'; keys of ppo: lr"),
     ],
@@ -117,24 +119,6 @@ def test_the_default_name_of_a_run_is_its_folder(esper: Callable[..., Outcome]) 
     _, _, [(config, run_dir)] = esper("+preset=smoke", "seed=4")
     assert config.name.startswith("smoke-seed4-")
     assert run_dir.name == config.name
-
-
-def test_a_sweep_writes_one_folder_per_job_directly_below_multirun(
-    esper: Callable[..., Outcome], tmp_path: Path
-) -> None:
-    code, err, runs = esper("-m", "+preset=smoke", "seed=1,2", "ppo.lr=0.1,0.2")
-    assert (code, err) == (0, "")
-    assert [(config.seed, config.ppo.lr) for config, _ in runs] == [(1, 0.1), (1, 0.2), (2, 0.1), (2, 0.2)]
-    assert all(run_dir.parent == tmp_path / "multirun" and run_dir.name == config.name for config, run_dir in runs)
-    assert len({run_dir for _, run_dir in runs}) == 4
-
-
-def test_a_failing_job_does_not_stop_its_sweep(esper: Callable[..., Outcome]) -> None:
-    code, err, runs = esper("-m", "seed=1,2", fail={1: RunError("disk full")})
-    assert code == 1
-    assert [config.seed for config, _ in runs] == [2]
-    assert "disk full" in err
-    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "status.json"])
@@ -219,3 +203,93 @@ def test_the_installed_module_refuses_from_any_folder(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"error: preset: unknown 'nope'; choose from {PRESETS}\n"
+
+
+# -------------------------------------------------------------------------------------------------------------- resume
+
+
+def a_run(folder: Path, *words: str, state: str = "preempted") -> Path:
+    """A folder as a run of these words leaves it."""
+    config = compose("+preset=smoke", "env.mapping=matmul", *words, f"name={folder.name}")
+    RunFolder.create(folder, to_yaml(config)).status(state)
+    return folder
+
+
+def test_resume_takes_folder_and_configuration_of_a_run_and_what_words_change(
+    esper: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    folder = a_run(tmp_path / "outputs" / "mine", "seed=4")
+    words = ("trainer.num_iterations=9", "devices=[cpu,cpu]", "evaluation.schedule={first: {epoch: 2}}")
+    code, err, [(config, run_dir)] = esper("resume=outputs/mine", *words)
+    assert (code, err) == (0, "")
+    assert run_dir.resolve() == folder
+    assert (config.seed, config.name, config.env.num_epochs, config.resume) == (4, "mine", 8, "outputs/mine")
+    assert (config.trainer.num_iterations, config.devices) == (9, ["cpu", "cpu"])
+    assert config.evaluation.schedule["first"].epoch == 2
+    assert [path.name for path in (tmp_path / "outputs").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resume=nowhere"], "resume: nowhere is no run folder (no config.yaml: No such file or directory)"),
+        (["resume=outputs/mine", "+preset=digits"], "from that folder: leave +preset=digits out"),
+        (["resume=outputs/mine", "host=digits_deep"], "from that folder: leave host=digits_deep out"),
+        (["resume=outputs/mine", "hydra.run.dir=x"], "from that folder: leave hydra.run.dir=x out"),
+        (["resume=outputs/mine", "ppo.bogus=1"], "unknown key 'ppo.bogus'; keys of ppo: lr"),
+        (["resume=outputs/mine", "trainer.num_iterations=0"], "trainer.num_iterations must be at least 1, got 0"),
+        (["-m", "resume=outputs/mine", "seed=1,2"], "goes on with one run: leave -m out, or say resume=auto"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused_in_one_line(
+    esper: Callable[..., Outcome], tmp_path: Path, words: list[str], message: str
+) -> None:
+    a_run(tmp_path / "outputs" / "mine")
+    code, err, runs = esper(*words)
+    assert (code, runs) == (2, [])
+    assert message in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
+
+
+def test_auto_finds_the_newest_interrupted_run_of_the_same_configuration(
+    esper: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    outputs = tmp_path / "outputs"
+    for number, (name, words, state) in enumerate(
+        [
+            ("older", ("seed=4",), "preempted"),
+            ("killed", ("seed=4", "telemetry.console=off"), "running"),
+            ("done", ("seed=4",), "finished"),
+            ("other", ("seed=4", "ppo.lr=0.1"), "preempted"),
+            ("longer", ("seed=4", "trainer.num_iterations=3"), "preempted"),
+        ]
+    ):
+        folder = a_run(outputs / name, *words, state=state)
+        os.utime(folder, (1000 + number, 1000 + number))
+    (outputs / "evaluation").mkdir()
+    (outputs / "evaluation" / "config.yaml").write_text("checkpoint: x\n")
+    call = ("+preset=smoke", "seed=4", "resume=auto")
+    _, _, [(config, run_dir)] = esper(*call)
+    assert run_dir.resolve() == outputs / "killed"
+    assert config.resume == "auto"
+    with RunFolder(outputs / "killed").lock():
+        _, _, [(_, run_dir)] = esper(*call)
+    assert run_dir.resolve() == outputs / "older", "one that is being written is left alone"
+    _, _, [(_, run_dir)] = esper("+preset=smoke", "seed=5", "resume=auto")
+    assert run_dir.name.startswith("smoke-seed5-"), "and without one it is a new run"
+
+
+def test_auto_goes_on_in_a_folder_that_is_named(esper: Callable[..., Outcome], tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "outputs" / "mine", "seed=4", state="finished")
+    code, _, [(_, run_dir)] = esper("+preset=smoke", "seed=4", "name=mine", "resume=auto")
+    assert (code, run_dir.resolve()) == (0, folder)
+
+
+def test_the_same_configuration_has_the_same_hash_and_no_other(tmp_path: Path) -> None:
+    words = ("+preset=smoke", "seed=4")
+    same = {configuration_hash(compose(*words, *more)) for more in ((), ("name=x",), ("telemetry.plots=false",))}
+    others = {configuration_hash(compose(*words, word)) for word in ("seed=5", "devices=[cpu,cpu]", "ppo.lr=0.1")}
+    assert len(same) == 1
+    assert len(others) == 3
+    assert not same & others

@@ -15,7 +15,8 @@ GLOBAL_FILES = sorted([*(CONF_DIR / "preset").glob("*.yaml"), *(CONF_DIR / "debu
 
 
 def test_the_presets_of_the_manual_are_there() -> None:
-    assert {"digits", "digits_deep", "smoke"} <= set(PRESETS)
+    named = {"digits", "digits_deep", "fashion_mnist", "cifar10", "cifar10_deep", "cifar10_impaired", "smoke"}
+    assert named <= set(PRESETS)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

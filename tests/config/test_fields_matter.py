@@ -15,8 +15,9 @@ from helpers import SMALL
 
 from esper.checkpoint import load_checkpoint
 from esper.config import Config, compose
+from esper.config.wandb import TrainWandbConfig
 from esper.telemetry.records import read_jsonl, without_times
-from esper.trainer import train
+from esper.training_run import train
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,13 @@ CHANGES: dict[str, tuple[str, str]] = {
     "amp": ("", "amp=bf16"),
     "num_threads": ("", "num_threads=2"),
     "name": ("", "name=other"),
+    "task.name": ("", "task.name=synthetic_images"),
     "task.batch_size": ("", "task.batch_size=8"),
+    "task.num_val": ("", "task.num_val=300"),
+    "task.max_samples": ("", "task.max_samples=300"),
+    "task.crop": ("", "task.crop=1"),
+    "task.flip": ("", "task.flip=true"),
+    "task.cutout": ("", "task.cutout=3"),
     "host.widths": ("", "host.widths=[8,4,8]"),
     "host.kernel_sizes": ("", "host.kernel_sizes=[3,1,3]"),
     "host.strides": ("", "host.strides=[1,1,1]"),
@@ -135,17 +142,25 @@ CHANGES: dict[str, tuple[str, str]] = {
         "evaluation.schedule.first.blueprint=norm",
     ),
     "telemetry.level": ("", "telemetry.level=debug"),
+    "telemetry.escalation_iterations": ("trainer.num_iterations=2", "telemetry.escalation_iterations=0"),
     "telemetry.console": ("", "telemetry.console=off"),
     "telemetry.plots": ("", "telemetry.plots=true"),
 }
 
 ELSEWHERE = {
+    **{f"wandb.{item.name}": "tests/telemetry/test_wandb.py" for item in dataclasses.fields(TrainWandbConfig)},
     "devices": "tests/ranks",
     "plugins": "tests/config/test_cli.py",
+    "resume": "tests/config/test_cli.py and tests/trainer/test_resume.py",
+    "checkpoint.path": "tests/trainer/test_transfer.py",
+    "checkpoint.partial": "tests/trainer/test_transfer.py",
     "policy.compile": "tests/policy",
     "observation.contribution_decay": "tests/envs/test_observations.py: only a failed measurement lets freshness fall",
-    "task.name": "one task only: unknown names are refused in test_preflight.py",
-    "host.name": "one host only: unknown names are refused in test_preflight.py",
+    "task.root": "tests/tasks/test_published.py, test_text.py: only some tasks have files",
+    "task.url": "tests/tasks/test_published.py, test_text.py: only some tasks are downloaded",
+    "task.context_length": "tests/tasks/test_text.py: for text only",
+    "task.vocab_size": "tests/tasks/test_text.py: for text only",
+    "host.name": "tests/config/test_host_choice.py: the group chooses it, and with it the other keys",
 }
 """Fields that need more than another word, or have but one value, and where they are tested."""
 

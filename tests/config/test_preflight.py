@@ -23,7 +23,20 @@ def test_presets_pass(preset: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["task.name=mnist"], "task.name: unknown 'mnist'; choose from digits"),
+        (
+            ["task.name=digit"],
+            "task.name: unknown 'digit' (did you mean 'digits'?); choose from digits, fashion_mnist,",
+        ),
+        (["task.num_val=1400"], "task.num_val must be from 1 to 1399, of 1400 images of digits; got 1400"),
+        (["task.crop=8"], "task.crop must be at most 7 (images of digits have a side of 8), got 8"),
+        (["task.cutout=9"], "task.cutout must be at most 8 (images of digits have a side of 8), got 9"),
+        (["task.context_length=8"], "task.context_length=8 is for text; digits has images"),
+        (["task=synthetic_text", "task.flip=true"], "task.flip=true is for images; synthetic_text has text"),
+        (
+            ["task=synthetic_text"],
+            "host=cnn reads images, but task synthetic_text has tokens: choose host=",
+        ),
+        (["task=tinystories", "task.root=/dev/null"], "task tinystories: cannot write to /dev/null/tinystories (Not a"),
         (["host.name=cn"], "host.name: unknown 'cn' (did you mean 'cnn'?); choose from cnn"),
         (["reward.family=pared"], "reward.family: unknown 'pared' (did you mean 'paired'?); choose from"),
         (

@@ -10,13 +10,14 @@ import pytest
 from omegaconf import OmegaConf
 
 import esper.config.growth
+import esper.config.hosts
 import esper.config.learning
 import esper.config.root
 from esper.actions import HEADS
 from esper.config import Config, compose, load, to_plain
 from esper.config.learning import EntropyMultipliers
 
-MODULES = (esper.config.growth, esper.config.learning, esper.config.root)
+MODULES = (esper.config.growth, esper.config.hosts, esper.config.learning, esper.config.root)
 
 
 def schema_classes() -> list[ast.ClassDef]:
@@ -61,6 +62,10 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
         ("devices=[auto,cpu]", "got [auto,cpu]"),
         ("name=a/b", "name must be a folder name without '/', got 'a/b'"),
         ("task.batch_size=0", "task.batch_size must be at least 1, got 0"),
+        ("task.num_val=0", "task.num_val must be at least 1, got 0"),
+        ("task.max_samples=0", "task.max_samples must be at least 1, got 0"),
+        ("task.vocab_size=256", "task.vocab_size must be at least 258, got 256"),
+        ("task.crop=-1", "task.crop must be at least 0, got -1"),
         ("host.widths=[]", "host.widths must name at least one block, got []"),
         ("host.widths=[8,8]", "host.kernel_sizes must have one entry per block of host.widths (2), got [3, 3, 3]"),
         ("host.kernel_sizes=[3,2,3]", "host.kernel_sizes[1] must be odd, got 2"),

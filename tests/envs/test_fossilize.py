@@ -19,7 +19,7 @@ def test_fossilizing_preserves_outputs_parameters_and_optimizer_state() -> None:
     env.step(actions)
     while env.state.stage[0, 1] != Stage.HOLDING:
         env.step(waiting(3))
-    images = env.nursery.task.val.images
+    images = env.nursery.task.val.inputs
     before = env.population.grown(0, env.state.alpha[0].tolist())(images)
     stacks = [(stack.values.clone(), stack.exp_avg.clone(), stack.steps.clone()) for stack in env.population.stacks()]
     actions = waiting(3)

@@ -353,8 +353,8 @@ def test_steps_skipped_by_loss_scaling_are_no_crash_and_count_as_unmeasured_at_t
     scales.scale[0, 1 + 1] = scales.scale[2, 0] = MAX_SCALE  # a module in isolation, and another environment's host
     probes = env.observation().features[2, -3 * NUM_PROBES :]
     result = env.step(waits(3))
-    assert env.skipped_steps == 4
-    assert env.non_finite == 0
+    assert result.skipped_steps == 4
+    assert result.non_finite == 0
     assert not result.terminated.any()
     gates = {(record.environment, record.gate): record.reason for record in result.transitions.verdicts.records()}
     assert gates == {(0, "G2"): REASONS[Reason.GRADIENT_UNMEASURED], (1, "G2"): REASONS[Reason.PASSED]}
@@ -434,9 +434,9 @@ def test_probes_at_the_reset_see_the_labels_that_the_host_will_be_told() -> None
     features = env.reset().features[:, -3 * NUM_PROBES :].reshape(3, 3, NUM_PROBES)
     train, batch = env.nursery.task.train, env.nursery.training.batch_size
     index = env.nursery.order(env.instances, [0] * 3)[:, :batch]
-    told = torch.stack([env.nursery.data(instance).train_labels for instance in env.instances]).gather(1, index)
-    assert torch.equal(features, probe_hosts(env.population, train.images[index], told))
-    assert not torch.equal(features, probe_hosts(env.population, train.images[index], train.labels[index]))
+    told = torch.stack([env.nursery.data(instance).train_targets for instance in env.instances]).gather(1, index)
+    assert torch.equal(features, probe_hosts(env.population, train.inputs[index], told))
+    assert not torch.equal(features, probe_hosts(env.population, train.inputs[index], train.targets[index]))
 
 
 def test_without_probes_the_layout_is_the_plain_one() -> None:

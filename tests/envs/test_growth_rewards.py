@@ -47,7 +47,7 @@ def score(env: GrowthEnv, environment: int, network: SegmentedHost) -> float:
     if env.family is not REWARDS["loss"]:
         return plain_points(network, val, weights)
     with torch.no_grad():
-        losses = cross_entropy(network(val.images.double()), val.labels, reduction="none")
+        losses = cross_entropy(network(val.inputs.double()), val.targets, reduction="none")
     return -100 * float((losses * weights.double()).sum() / weights.double().sum()) / math.log(10)
 
 
@@ -264,7 +264,7 @@ def test_holding_for_ever_gains_nothing_that_the_bare_host_has_not() -> None:
     bare, with_module = (plain_network(env, environment, kept_only=True)[0] for environment in (0, 1))
     assert env.state.stage[:, 1].tolist() == [Stage.HOLDING, Stage.FOSSILIZED]
     assert not bare.slots
-    images, labels = env.nursery.task.val.images.double(), env.nursery.task.val.labels
+    images, labels = env.nursery.task.val.inputs.double(), env.nursery.task.val.targets
     for episode, network in ((holding, bare), (keeping, with_module)):
         hits = (network(images).argmax(dim=1) == labels).float() * weights
         assert episode.val_accuracy == pytest.approx(float(hits.sum() / weights.sum()), abs=1e-6)

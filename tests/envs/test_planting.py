@@ -62,7 +62,7 @@ def test_a_planted_network_is_a_static_one_trained_by_torch_alone(laboratory: La
             order = env.nursery.order([env.instances[number]], [epoch])[0]
             for batch in order.chunk(training.steps_per_epoch):
                 optimizer.zero_grad()
-                cross_entropy(network(task.train.images[batch]), task.train.labels[batch]).backward()  # type: ignore[no-untyped-call]
+                cross_entropy(network(task.train.inputs[batch]), task.train.targets[batch]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     wait_through(env)
     for number, network in enumerate(networks):

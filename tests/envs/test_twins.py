@@ -37,7 +37,9 @@ def pool(laboratory: Laboratory) -> InstancePool:
 def pool_of(families: tuple[str, ...]) -> InstancePool:
     """One instance of each."""
     weights = dict.fromkeys(families, 1.0)
-    return InstancePool.build(weights, len(families), "train", num_blocks=3, num_classes=10, num_few_classes=3)
+    return InstancePool.build(
+        weights, len(families), "train", host_family="cnn", num_blocks=3, num_classes=10, num_few_classes=3
+    )
 
 
 def cache(laboratory: Laboratory, num_envs: int) -> TwinCache:
@@ -57,7 +59,7 @@ def train_alone(laboratory: Laboratory, instance: Instance) -> list[tuple[float,
     for epoch in range(training.num_epochs):
         count = training.steps_per_epoch * training.batch_size
         for batch in epoch_indices(data.train_pool, count, instance.order_seed, epoch).split(training.batch_size):
-            loss = nn.functional.cross_entropy(host(task.train.images[batch]), data.train_labels[batch])
+            loss = nn.functional.cross_entropy(host(task.train.inputs[batch]), data.train_targets[batch])
             optimizer.zero_grad()
             loss.backward()
             for name, parameter in host.named_host_parameters():
@@ -80,7 +82,7 @@ def test_a_twin_is_its_instance_trained_alone(mapping: str, families: tuple[str,
         assert curve.points.tolist() == pytest.approx([points for points, _ in alone], abs=1e-3), instance.family
         split, weights = laboratory.task.test, laboratory.nursery.data(instance).test_weight
         with torch.no_grad():
-            hits = alone[-1][1](split.images).argmax(dim=1) == split.labels
+            hits = alone[-1][1](split.inputs).argmax(dim=1) == split.targets
         assert curve.test_accuracy == pytest.approx(float((hits * weights).sum()), abs=1e-6)
         assert curve.points.std() > 0
 
@@ -119,9 +121,9 @@ def test_few_classes_are_scored_on_their_own_samples(laboratory: Laboratory, poo
     [instance] = [instance for instance in pool if instance.family == "few_classes"]
     assert instance.classes is not None
     weights = laboratory.nursery.val([instance]).weights[0]
-    chosen = torch.isin(laboratory.task.val.labels, torch.tensor(instance.classes))
+    chosen = torch.isin(laboratory.task.val.targets, torch.tensor(instance.classes))
     assert torch.equal(weights > 0, chosen)
-    seen = laboratory.task.train.labels[laboratory.nursery.order([instance], [0])[0]]
+    seen = laboratory.task.train.targets[laboratory.nursery.order([instance], [0])[0]]
     assert set(seen.tolist()) <= set(instance.classes)
 
 
@@ -138,7 +140,7 @@ def test_a_host_has_the_same_bits_wherever_it_stands(mapping: str, num_envs: int
     stream, hosts = torch.Generator().manual_seed(0), population.hosts
     for _ in range(15):
         rows = torch.randint(len(task.train), (64,), generator=stream).expand(num_envs, -1)
-        result = step_gradients(population, plan, task.train.images[rows], task.train.labels[rows], stacks=[hosts])
+        result = step_gradients(population, plan, task.train.inputs[rows], task.train.targets[rows], stacks=[hosts])
         adam_step([hosts], result.gradients, lr=0.01)
         for tensor in (result.loss, result.gradients[0], hosts.values.detach()):
             assert (tensor == tensor[0]).all()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from helpers import SMALL
 
 from esper.build import build_laboratory
@@ -35,7 +34,6 @@ def checkpoint(folder: Path, *overrides: str) -> str:
         folder / "checkpoints" / "last.pt",
         policy=policy,
         normaliser=normaliser,
-        optimizer=torch.optim.Adam(policy.parameters()),
         iteration=3,
         config=to_plain(laboratory.config),
     )

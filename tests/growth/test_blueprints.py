@@ -138,9 +138,9 @@ def test_noop_has_no_parameters_and_is_masked_unless_registered(empty_extension:
     assert list(module.parameters()) == []
     assert torch.equal(module(feature()), feature())
     index = blueprint_ids().index("noop")
-    assert not compatible("cnn", [8])[0, index]
+    assert not compatible([("cnn", 8)])[0, index]
     register("cnn", "noop", noop.build)
-    assert compatible("cnn", [8])[0, index]
+    assert compatible([("cnn", 8)])[0, index]
 
 
 def test_compatible_depends_on_the_width_of_each_slot(empty_extension: None) -> None:
@@ -150,7 +150,7 @@ def test_compatible_depends_on_the_width_of_each_slot(empty_extension: None) -> 
         return nn.Conv2d(channels, channels, 1, groups=2)
 
     register("cnn", "my_package.even", even_only)
-    fits = compatible("cnn", [8, 7])
+    fits = compatible([("cnn", 8), ("cnn", 7)])
     assert fits.shape == (2, len(BLUEPRINT_IDS) + 1)
     assert blueprint_ids()[-1] == "my_package.even"
     assert fits[:, -1].tolist() == [True, False]
@@ -161,22 +161,22 @@ def test_compatible_depends_on_the_width_of_each_slot(empty_extension: None) -> 
 
 def test_a_blueprint_that_changes_the_shape_is_not_compatible(empty_extension: None) -> None:
     register("cnn", "shrinks", lambda channels: nn.AvgPool2d(2))
-    assert not compatible("cnn", [8])[0, -1]
+    assert not compatible([("cnn", 8)])[0, -1]
 
 
 def test_the_shape_probe_draws_no_random_numbers() -> None:
     before = torch.get_rng_state()
-    compatible("cnn", [8, 16])
+    compatible([("cnn", 8), ("cnn", 16), ("transformer", 8)])
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown blueprint 'conv_huge' for cnn hosts; known: .*conv_light"):
         build_blueprint("cnn", "conv_huge", 8)
-    with pytest.raises(ValueError, match=r"host family 'rnn'; known families: cnn"):
+    with pytest.raises(ValueError, match=r"host family 'rnn'; known families: cnn, transformer"):
         build_blueprint("rnn", "norm", 8)
     with pytest.raises(ValueError, match=r"host family 'rnn'"):
-        compatible("rnn", [8])
+        compatible([("rnn", 8)])
 
 
 def test_an_id_is_registered_once_per_family() -> None:

@@ -126,7 +126,8 @@ def test_a_joined_name_says_all_that_its_parts_say() -> None:
     faults = parse_faults("starved_0+centre_tap_12+narrow_4+few_classes+few_samples+label_noise+lr_over_4")
     assert faults == Faults(
         starved=(0,),
-        centre_tap=(1, 2),
+        kinds=("starved", "centre_tap", "narrow", "few_classes"),
+        local=(1, 2),
         width=4,
         lr_factor=0.25,
         few_classes=True,
@@ -135,7 +136,7 @@ def test_a_joined_name_says_all_that_its_parts_say() -> None:
     )
     assert parse_faults("intact") == Faults()
     assert parse_faults("lr_times_3").lr_factor == 3
-    assert parse_faults("centre_tap_all").centre_tap_all
+    assert parse_faults("centre_tap_all").all_local
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_an_unknown_fault_lists_the_forms(fault: str) -> None:
 @pytest.mark.parametrize("fault", ["starved_3", "centre_tap_13", "starved_0+starved_3"])
 def test_a_block_that_is_not_there_is_refused(fault: str) -> None:
     with pytest.raises(ValueError, match="names block 3; the host has blocks 0 to 2"):
-        check_fault(fault, 3)
+        check_fault(fault, "cnn", 3)
 
 
 @pytest.mark.parametrize("alive", [0, 9])
@@ -196,8 +197,8 @@ def test_a_host_is_not_wider_than_its_shape() -> None:
 
 
 def test_a_host_without_blocks_is_intact_or_refused() -> None:
-    host = SegmentedHost([nn.Linear(2, 2), nn.Linear(2, 2)], [Place("r0c0", 2)])
+    host = SegmentedHost([nn.Linear(2, 2), nn.Linear(2, 2)], [Place("r0c0", 2)], 2)
     host.family = "custom"
     assert num_live(fault_mask(host, "label_noise+lr_times_2")) == 12
-    with pytest.raises(ValueError, match="custom hosts are intact"):
+    with pytest.raises(ValueError, match="custom hosts have no 'starved'; they have few_classes"):
         fault_mask(host, "starved_0")

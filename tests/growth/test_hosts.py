@@ -148,8 +148,8 @@ def test_init_stays_within_one_over_root_fan_in() -> None:
 
 
 def test_init_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(ValueError, match=r"initialise LayerNorm \(at '1'\)"):
-        reset_parameters(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), generator("x"))
+    with pytest.raises(ValueError, match=r"initialise PReLU \(at '1'\)"):
+        reset_parameters(nn.Sequential(nn.Linear(2, 2), nn.PReLU()), generator("x"))
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_unknown_host_lists_the_known_ones() -> None:
 def test_places_out_of_order_are_refused() -> None:
     layers = [nn.Identity(), nn.Identity(), nn.Identity()]
     with pytest.raises(ValueError, match="canonical order"):
-        SegmentedHost(layers, [Place("r0c1", 1), Place("r0c0", 1)])
+        SegmentedHost(layers, [Place("r0c1", 1), Place("r0c0", 1)], 1)
     with pytest.raises(ValueError, match="1 places need 2 segments, not 3"):
-        SegmentedHost(layers, [Place("r0c0", 1)])
+        SegmentedHost(layers, [Place("r0c0", 1)], 1)
 
 
 def test_host_has_no_layer_that_mixes_samples() -> None:

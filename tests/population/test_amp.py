@@ -61,7 +61,7 @@ def test_parameters_optimizer_scores_statistics_and_probes_stay_in_fp32(dtype: t
         torch.float32
     }
     assert stats.probes.isfinite().all()
-    scores, _ = evaluate(population, Samples(images=images, labels=labels, weights=torch.ones(6, 120)), growth.alpha)
+    scores, _ = evaluate(population, Samples(inputs=images, targets=labels, weights=torch.ones(6, 120)), growth.alpha)
     assert scores.points.dtype == torch.float64
 
 
@@ -100,7 +100,7 @@ def test_a_new_module_is_the_identity_to_the_bit(mapping: str, dtype: torch.dtyp
         sites = [(row, 1, blueprint, algorithm) for row, blueprint in enumerate(CNN_BLUEPRINTS)]
         population = populate(mapping, range(number), sites, autocast_dtype=dtype)
         images, labels = pool(60)
-        samples = Samples(images=images, labels=labels, weights=torch.ones(number, 60))
+        samples = Samples(inputs=images, targets=labels, weights=torch.ones(number, 60))
         off = torch.zeros(number, 3)
         for alpha in (0.5, 1.0):
             on = off.clone()

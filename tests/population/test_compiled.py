@@ -57,7 +57,7 @@ def train(population: Population, epoch: int = 0, incubation: str = "auxiliary")
         lr=0.01,
         probes=PROBE_NAMES[: 4 * (epoch % 2)],
     )
-    evaluate(population, Samples(images=images, labels=labels, weights=torch.ones(len(present), 120)), growth.alpha)
+    evaluate(population, Samples(inputs=images, targets=labels, weights=torch.ones(len(present), 120)), growth.alpha)
 
 
 @pytest.mark.usefixtures("traced_only")
@@ -149,7 +149,7 @@ def test_a_compiler_that_fails_is_refused_with_its_reason(monkeypatch: pytest.Mo
 @pytest.mark.gpu
 def test_a_contest_on_a_gpu_times_everything_and_one_of_them_compiled() -> None:
     task = workload()
-    fields = ("images", "labels", "val_images", "val_labels")
+    fields = ("inputs", "targets", "val_inputs", "val_targets")
     timings = hold_contest(replace(task, **{name: getattr(task, name).cuda() for name in fields}))
     assert timings.refused == {}
     assert set(MAPPINGS) < set(timings.seconds)

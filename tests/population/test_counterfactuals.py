@@ -23,13 +23,13 @@ def samples(num_envs: int, size: int = 60) -> Samples:
     images, labels = pool(size)
     # Each environment counts samples of its own.
     weights = torch.rand(num_envs, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return Samples(images=images, labels=labels, weights=weights)
+    return Samples(inputs=images, targets=labels, weights=weights)
 
 
 def score(population: Population, environment: int, alpha: Tensor, data: Samples) -> float:
     """The definition: build the network, run it whole."""
-    logits = population.grown(environment, alpha.tolist())(data.images.double())
-    right = logits.softmax(dim=1)[torch.arange(len(data.labels)), data.labels]
+    logits = population.grown(environment, alpha.tolist())(data.inputs.double())
+    right = logits.softmax(dim=1)[torch.arange(len(data.targets)), data.targets]
     weights = data.weights[environment]
     return float(100 * (right * weights).sum().detach() / weights.sum())
 

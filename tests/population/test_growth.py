@@ -31,7 +31,7 @@ def host_state(population: Population) -> list[Tensor]:
 def points(population: Population, alpha: Tensor) -> Tensor:
     images, labels = pool(50)
     weights = torch.ones(population.num_envs, len(labels))
-    return evaluate(population, Samples(images=images, labels=labels, weights=weights), alpha)[0].points
+    return evaluate(population, Samples(inputs=images, targets=labels, weights=weights), alpha)[0].points
 
 
 @pytest.mark.parametrize("incubation", INCUBATIONS)

@@ -105,7 +105,7 @@ def scripted_life(population: Population, incubation: str) -> Tensor:
         stats = train_epoch(
             population, images, labels, orders(numbers, 48, epoch), stage, incubation=incubation, num_steps=3, lr=0.01
         )
-        samples = Samples(images=images, labels=labels, weights=torch.ones(population.num_envs, len(labels)))
+        samples = Samples(inputs=images, targets=labels, weights=torch.ones(population.num_envs, len(labels)))
         scores, _ = evaluate(population, samples, stage.alpha)
         trace += [stats.loss, stats.host_norm, scores.points, scores.loss]
     return torch.cat([torch.cat(trace), population.hosts.values.detach().flatten()])
@@ -161,7 +161,7 @@ def test_the_population_computes_what_the_grown_network_computes(mapping: str, s
     population = populate(mapping, range(NUM_ENVS), sites, torch.float64)
     stir(population)
     images, labels = pool(40)
-    samples = Samples(images=images, labels=labels, weights=torch.ones(NUM_ENVS, len(labels)))
+    samples = Samples(inputs=images, targets=labels, weights=torch.ones(NUM_ENVS, len(labels)))
     scores, _ = evaluate(population, samples, growth.alpha)
     for environment in range(NUM_ENVS):
         grown = population.grown(environment, growth.alpha[environment].tolist())

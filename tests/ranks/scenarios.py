@@ -26,6 +26,7 @@ from esper.policy import Normaliser  # noqa: E402
 from esper.policy.normaliser import moments  # noqa: E402
 from esper.ppo import Metrics, PPOSettings, RolloutBuffer, ppo_update  # noqa: E402
 from esper.ppo.losses import normalise_advantages  # noqa: E402
+from esper.preemption import StopSignals, Vote  # noqa: E402
 from esper.ranks import ALONE, Placement, Ranks, connected  # noqa: E402
 from esper.tuning import tune  # noqa: E402
 
@@ -124,6 +125,17 @@ def exchanges(ranks: Ranks) -> Any:
     }
 
 
+def votes(ranks: Ranks) -> Any:
+    """Whether to end, asked five times; only the last rank hears a signal, before the third. Then once and for all."""
+    signals = StopSignals()
+    vote, answers = Vote(ranks, signals), []
+    for point in range(5):
+        if point == 2 and ranks.rank == ranks.size - 1:
+            signals.requested = 15
+        answers.append(vote.ask())
+    return [*answers, vote.settle(), vote.settle()]
+
+
 def tuned(ranks: Ranks) -> Any:
     """A search whose pairs three environments share: two on the first rank, one on the second."""
     laboratory = replace(small_laboratory("slots.blueprints=[conv_light]", "env.num_epochs=6"), ranks=ranks)
@@ -139,6 +151,7 @@ SCENARIOS = (
     merged_normaliser,
     advantages,
     exchanges,
+    votes,
     tuned,
 )
 

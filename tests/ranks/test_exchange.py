@@ -37,6 +37,12 @@ def test_what_ranks_tell_one_another(pair: list[Found]) -> None:
         }
 
 
+def test_all_ranks_stop_at_the_same_point_for_a_signal_that_one_has_heard(pair: list[Found], single: Found) -> None:
+    """The answer comes one point late where there are others to ask, and at once where there are none."""
+    assert [found["votes"] for found in pair] == [[0, 0, 0, 15, 15, 15, 15]] * 2
+    assert single["votes"] == [0, 0, 15, 15, 15, 15, 15]
+
+
 @pytest.mark.parametrize("scenario", ["uneven", "uneven_per_head"])
 def test_uneven_shares_learn_what_one_rank_with_all_environments_learns(
     pair: list[Found], single: Found, scenario: str

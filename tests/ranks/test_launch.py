@@ -165,7 +165,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_a_usable_checkpoint(tmp
         message = launcher.stderr.read()
         assert launcher.returncode == 1
         assert "error: rank 1 on cpu was killed by SIGKILL" in message
-        assert "checkpoints/last.pt" in message
+        assert f"resume={run_dir} goes on from {run_dir}/checkpoints/last.pt" in message
         assert not any(alive(pid) for pid in pids)
     status = read(run_dir / "status.json")
     assert status["state"] == "failed"
@@ -185,16 +185,45 @@ def test_ranks_end_when_their_launcher_is_gone(tmp_path: Path) -> None:
 
 
 @linux
-@pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)])
-def test_a_request_to_end_reaches_every_rank(tmp_path: Path, kind: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_request_to_end_reaches_every_rank_and_the_run_goes_on_later(
+    tmp_path: Path, kind: signal.Signals, code: int
+) -> None:
     run_dir = tmp_path / "run"
     with running(run_dir) as launcher:
         pids = ranks_of(launcher)
         launcher.send_signal(kind)
         wait_for(lambda: launcher.poll() is not None, END_SECONDS)
         assert not any(alive(pid) for pid in pids)
-        assert launcher.returncode in (code, 128 + kind, -kind)
+        assert launcher.returncode == code
+    status = read(run_dir / "status.json")
+    assert status["state"] == "preempted"
+    record = load_checkpoint(run_dir / "checkpoints" / "last.pt")
+    assert (record["iteration"], len(record["training"]["ranks"])) == (status["iteration"], 2)
+    more = status["iteration"] + 1
+    done = run([sys.executable, "-m", "esper.train", f"resume={run_dir}", f"trainer.num_iterations={more}"])
+    assert done.returncode == 0, done.stderr
+    assert f"resuming after iteration {status['iteration']}" in done.stdout
+    assert [line["iteration"] for line in read_jsonl(run_dir / "metrics.jsonl")] == list(range(1, more + 1))
+    assert read(run_dir / "status.json")["state"] == "finished"
+
+
+@linux
+def test_a_second_request_ends_ranks_at_once(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with running(run_dir) as launcher:
+        pids = ranks_of(launcher)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)  # ranks that are too busy to heed anything
+        launcher.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        assert launcher.poll() is None, "ranks get the time that they need"
+        launcher.send_signal(signal.SIGTERM)
+        wait_for(lambda: launcher.poll() is not None, END_SECONDS)
+        assert launcher.returncode == 143
+        assert not any(alive(pid) for pid in pids)
     assert read(run_dir / "status.json")["state"] == "preempted"
+    assert load_checkpoint(run_dir / "checkpoints" / "last.pt")["iteration"] >= 2
 
 
 FAULTY = """
@@ -202,10 +231,10 @@ import esper.trainer
 
 whole = esper.trainer.Trainer.iterate
 
-def iterate(self, iteration, carry):
-    if iteration == 2 and self.ranks.rank == 1:
+def iterate(self):
+    if self.iteration == 1 and self.ranks.rank == 1:
         raise RuntimeError("the sky fell")
-    return whole(self, iteration, carry)
+    return whole(self)
 
 esper.trainer.Trainer.iterate = iterate
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.envs.instances import Instance, InstancePool, instance_data
-from esper.tasks import load_task
+from esper.tasks import IGNORED, Split, load_task
 
 FAMILIES = {"intact": 2.0, "starved_0": 1.0, "starved_2": 1.0, "centre_tap_12": 1.0, "few_classes": 1.0}
 
@@ -18,7 +19,9 @@ FAMILIES = {"intact": 2.0, "starved_0": 1.0, "starved_2": 1.0, "centre_tap_12": 
 def pool(
     split: str = "train", count: int = 60, families: dict[str, float] = FAMILIES, base_seed: int = 0
 ) -> InstancePool:
-    return InstancePool.build(families, count, split, num_blocks=3, num_classes=10, base_seed=base_seed)
+    return InstancePool.build(
+        families, count, split, host_family="cnn", num_blocks=3, num_classes=10, base_seed=base_seed
+    )
 
 
 def seeds(instances: InstancePool) -> set[int]:
@@ -113,11 +116,11 @@ def test_restriction_keeps_only_the_instance_s_classes() -> None:
     task = load_task("digits")
     instance = Instance(index=0, split="train", family="few_classes", host_seed=0, order_seed=0, classes=(2, 7))
     data = instance_data(task, instance)
-    assert set(task.train.labels[data.train_pool].tolist()) == {2, 7}
-    assert len(data.train_pool) == int(((task.train.labels == 2) | (task.train.labels == 7)).sum())
+    assert set(task.train.targets[data.train_pool].tolist()) == {2, 7}
+    assert len(data.train_pool) == int(((task.train.targets == 2) | (task.train.targets == 7)).sum())
     for weight, split in ((data.val_weight, task.val), (data.test_weight, task.test)):
         values = torch.rand(len(split))
-        mine = (split.labels == 2) | (split.labels == 7)
+        mine = (split.targets == 2) | (split.targets == 7)
         torch.testing.assert_close((weight * values).sum(), values[mine].mean())
 
 
@@ -132,7 +135,7 @@ def test_without_restriction_every_sample_counts_alike() -> None:
 def test_families_of_data_and_rate_leave_the_host_whole_and_joined_ones_have_all_of_theirs() -> None:
     families = {"few_samples": 1.0, "label_noise": 1.0, "lr_times_3": 1.0, "label_noise+few_classes+few_samples": 1.0}
     few, noisy, fast, joined = InstancePool.build(
-        families, 4, "train", num_blocks=3, num_classes=10, data_fraction=0.2, label_noise_rate=0.4
+        families, 4, "train", host_family="cnn", num_blocks=3, num_classes=10, data_fraction=0.2, label_noise_rate=0.4
     )
     assert [(x.data_fraction, x.label_noise_rate, x.faults.lr_factor) for x in (few, noisy, fast)] == [
         (0.2, 0.0, 1.0),
@@ -145,7 +148,9 @@ def test_families_of_data_and_rate_leave_the_host_whole_and_joined_ones_have_all
 
 
 def one_of(family: str, index: int = 0, **numbers: float) -> Instance:
-    instances = InstancePool.build({family: 1.0}, 3, "train", num_blocks=3, num_classes=10, **numbers)  # type: ignore[arg-type]
+    instances = InstancePool.build(
+        {family: 1.0}, 3, "train", host_family="cnn", num_blocks=3, num_classes=10, **numbers
+    )  # type: ignore[arg-type]
     return instances[index]
 
 
@@ -156,7 +161,7 @@ def test_few_samples_keeps_its_own_share_of_the_training_samples_and_nothing_els
     assert torch.equal(data[0].train_pool, data[2].train_pool), "the same whenever it is asked for"
     assert not torch.equal(data[0].train_pool, data[1].train_pool)
     for each in data:
-        assert each.train_labels is task.train.labels
+        assert each.train_targets is task.train.targets
         assert each.val_weight.unique().tolist() == pytest.approx([1 / 400])
         assert each.test_weight.unique().tolist() == pytest.approx([1 / 397])
     assert len(instance_data(task, one_of("few_samples", data_fraction=1e-9)).train_pool) == 1
@@ -164,16 +169,16 @@ def test_few_samples_keeps_its_own_share_of_the_training_samples_and_nothing_els
 
 def test_label_noise_tells_a_fixed_share_of_wrong_training_labels() -> None:
     task = load_task("digits")
-    before = [split.labels.clone() for split in (task.train, task.val, task.test)]
+    before = [split.targets.clone() for split in (task.train, task.val, task.test)]
     data = [instance_data(task, one_of("label_noise", index, label_noise_rate=0.3)) for index in (0, 1, 0)]
-    wrong = [each.train_labels != task.train.labels for each in data]
+    wrong = [each.train_targets != task.train.targets for each in data]
     assert [int(mask.sum()) for mask in wrong] == [300] * 3
-    assert torch.equal(data[0].train_labels, data[2].train_labels), "the same whenever it is asked for"
+    assert torch.equal(data[0].train_targets, data[2].train_targets), "the same whenever it is asked for"
     assert int((wrong[0] & wrong[1]).sum()) < 150, "another instance, other samples"
-    shift = (data[0].train_labels - task.train.labels)[wrong[0]] % 10
+    shift = (data[0].train_targets - task.train.targets)[wrong[0]] % 10
     assert set(shift.tolist()) == set(range(1, 10)), "any other class"
     assert all(
-        torch.equal(split.labels, old) for split, old in zip((task.train, task.val, task.test), before, strict=True)
+        torch.equal(split.targets, old) for split, old in zip((task.train, task.val, task.test), before, strict=True)
     )
     for each in data:
         assert each.train_pool.tolist() == list(range(1000))
@@ -187,11 +192,26 @@ def test_joined_data_faults_apply_to_one_another() -> None:
     instance = one_of("few_classes+few_samples+label_noise", data_fraction=0.5, label_noise_rate=0.2)
     assert instance.classes is not None
     data = instance_data(task, instance)
-    ours = int(torch.isin(task.train.labels, torch.tensor(instance.classes)).sum())
+    ours = int(torch.isin(task.train.targets, torch.tensor(instance.classes)).sum())
     assert len(data.train_pool) == round(0.5 * ours)
-    labels, told = task.train.labels[data.train_pool], data.train_labels[data.train_pool]
+    labels, told = task.train.targets[data.train_pool], data.train_targets[data.train_pool]
     assert int((labels != told).sum()) == round(0.2 * len(data.train_pool))
     assert set(told.tolist()) == set(labels.tolist()) == set(instance.classes)
+
+
+def test_noise_in_text_is_in_single_tokens() -> None:
+    task = load_task("synthetic_text", max_samples=60)
+    windows = task.train.targets.clone()
+    windows[-1, 5:] = IGNORED
+    task = replace(task, train=Split(task.train.inputs, windows))
+    noisy = instance_data(task, one_of("label_noise", label_noise_rate=0.25)).train_targets
+    counted = windows != IGNORED
+    assert torch.equal(noisy == IGNORED, ~counted)
+    wrong = (noisy != windows) & counted
+    assert int(wrong.sum()) == round(0.25 * int(counted.sum()))
+    assert (wrong.any(dim=1) & ~wrong.all(dim=1)).float().mean() > 0.9
+    assert int(noisy[counted].min()) >= 0
+    assert int(noisy[counted].max()) < task.num_classes
 
 
 @pytest.mark.parametrize(
@@ -216,7 +236,7 @@ def test_other_bad_values_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 instance, not 0"):
         pool(count=0)
     with pytest.raises(ValueError, match="num_few_classes=11 must be from 2 to 10"):
-        InstancePool.build(FAMILIES, 4, "train", num_blocks=3, num_classes=10, num_few_classes=11)
+        InstancePool.build(FAMILIES, 4, "train", host_family="cnn", num_blocks=3, num_classes=10, num_few_classes=11)
     with pytest.raises(ValueError, match="data_fraction=0 must be above 0 and at most 1"):
         one_of("few_samples", data_fraction=0)
     with pytest.raises(ValueError, match=r"label_noise_rate=1.5 must be above 0 and at most 1"):

@@ -14,7 +14,7 @@ import torch
 from esper.actions import HEADS, OP_NAMES, Op
 from esper.lifecycle import Stage
 from esper.telemetry import events
-from esper.telemetry.anomalies import AnomalyLimits, detect
+from esper.telemetry.anomalies import AnomalyLimits, accuracy_gain, detect
 from esper.telemetry.events import (
     Anomaly,
     EpisodeEnded,
@@ -76,6 +76,7 @@ def test_not_measured_stays_null() -> None:
         episode_return=0.0,
         val_accuracy=0.7,
         test_accuracy=None,
+        val_bits=None,
         added_parameters=0,
         num_fossilized=0,
         crashed=False,
@@ -166,6 +167,9 @@ def test_healthy_and_unmeasured_metrics_raise_no_anomaly() -> None:
         ("losses/entropy/slot", 0.001, "entropy_collapse"),
         ("losses/explained_variance", -3.0, "value_collapse"),
         ("losses/grad_norm", 1e4, "gradient_norm"),
+        ("losses/ratio_max", 7.0, "ratio_explosion"),
+        ("losses/ratio_min", 0.01, "ratio_explosion"),
+        ("losses/skipped_minibatches", 2.0, "non_finite"),
     ],
 )
 def test_each_detector_names_what_it_saw(metric: str, value: float, name: str) -> None:
@@ -173,6 +177,25 @@ def test_each_detector_names_what_it_saw(metric: str, value: float, name: str) -
     assert isinstance(anomaly, Anomaly)
     assert (anomaly.iteration, anomaly.name) == (4, name)
     assert anomaly.value is value
+
+
+def test_times_are_never_anomalies_so_that_all_ranks_see_the_same() -> None:
+    assert detect(1, {"time/rollout": math.nan, "charts/SPS": math.inf}) == []
+
+
+def test_accuracy_that_falls_below_its_last_iterations_is_an_anomaly() -> None:
+    low = {"charts/final_val_accuracy": 0.5}
+    assert [found.name for found in detect(9, low, earlier=[0.7] * 5)] == ["accuracy_drop"]
+    assert detect(9, low, earlier=[0.59] * 5) == []
+    assert detect(9, low, earlier=[0.7] * 4) == []  # too few to know what is usual
+    assert [found.value for found in detect(9, low, earlier=[0.0, 0.7, 0.7, 0.7, 0.7, 0.7])] == [pytest.approx(0.2)]
+
+
+def test_hosts_that_are_poorer_by_themselves_are_no_accuracy_drop() -> None:
+    poorer = {"charts/final_val_accuracy": 0.5, "charts/never_val_accuracy": 0.45}
+    assert accuracy_gain(poorer) == pytest.approx(0.05)
+    assert detect(9, poorer, earlier=[0.06] * 5) == []
+    assert accuracy_gain({"charts/final_val_accuracy": None, "charts/never_val_accuracy": 0.45}) is None
 
 
 def test_limits_move_the_verdict() -> None:

@@ -47,6 +47,9 @@ class Recorder:
     def metrics(self, iteration: int, metrics: Metrics) -> None:
         self._take("metrics", (iteration, dict(metrics)))
 
+    def flush(self) -> None:
+        self._take("flush", None)
+
     def stage(self, message: str, done: int, total: int) -> None:
         self._take("stage", (message, done, total))
 

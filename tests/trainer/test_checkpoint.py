@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -33,7 +33,8 @@ def trained(laboratory: Laboratory) -> tuple[GrowthPolicy, Normaliser, torch.opt
 
 def save(path: Path, laboratory: Laboratory, **changes: Any) -> tuple[GrowthPolicy, Normaliser, torch.optim.Adam]:
     policy, normaliser, optimizer = trained(laboratory)
-    parts: dict[str, Any] = {"policy": policy, "normaliser": normaliser, "optimizer": optimizer}
+    parts: dict[str, Any] = {"policy": policy, "normaliser": normaliser}
+    parts["training"] = {"optimizer": optimizer.state_dict()}
     save_checkpoint(path, **(parts | {"iteration": 7, "config": {"seed": 3, "ppo": {"lr": 0.1}}} | changes))
     return policy, normaliser, optimizer
 
@@ -49,7 +50,7 @@ def test_what_is_saved_is_restored_bit_by_bit(tmp_path: Path, laboratory: Labora
     for old, new in ((policy, fresh), (normaliser, blank)):
         assert all(torch.equal(value, new.state_dict()[name]) for name, value in old.state_dict().items())
     resumed = torch.optim.Adam(fresh.parameters(), lr=9.0)
-    resumed.load_state_dict(record["optimizer"])
+    resumed.load_state_dict(record["training"]["optimizer"])
     for one, other in zip(policy.parameters(), fresh.parameters(), strict=True):
         assert torch.equal(optimizer.state[one]["exp_avg"], resumed.state[other]["exp_avg"])
 
@@ -67,8 +68,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     save(path, laboratory)
     before = path.read_bytes()
 
-    def half(record: object, file: Path) -> None:
-        file.write_bytes(b"half")
+    def half(record: object, file: BinaryIO) -> None:
+        file.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(torch, "save", half)

@@ -16,6 +16,7 @@ from helpers import NEEDS_FP16, SMALL
 
 import esper.build
 import esper.trainer
+import esper.training_run
 from esper.build import build_laboratory
 from esper.checkpoint import load_checkpoint, restore_policy
 from esper.closing import closing_report
@@ -28,11 +29,11 @@ from esper.policy.normaliser import Moments
 from esper.population import build_mapping
 from esper.population.calibration import Choice
 from esper.ppo import ppo_update
-from esper.rollout import Carry
 from esper.runs import RunFolder, RunFolderError
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.records import read_jsonl, without_times
-from esper.trainer import Trainer, train
+from esper.trainer import Trainer
+from esper.training_run import train
 
 TINY = (
     *SMALL,
@@ -75,6 +76,8 @@ def test_a_run_leaves_its_files_and_no_others(finished: Path) -> None:
         "events.jsonl",
         "result.json",
         "status.json",
+        ".lock",
+        "checkpoints/best.pt",
         "checkpoints/iteration-00001.pt",
         "checkpoints/iteration-00002.pt",
         "checkpoints/last.pt",
@@ -190,7 +193,10 @@ def test_without_twins_the_score_itself_is_paid(tmp_path: Path) -> None:
 
 def make_trainer(tmp_path: Path, *overrides: str) -> Trainer:
     config = compose(*BARE, *overrides)
-    return Trainer(build_laboratory(config), RunFolder.create(tmp_path / "run", to_yaml(config)), TelemetryHub([]))
+    folder = RunFolder.create(tmp_path / "run", to_yaml(config))
+    trainer = Trainer(build_laboratory(config), folder, TelemetryHub([]))
+    trainer.begin()
+    return trainer
 
 
 def test_the_normaliser_changes_once_per_iteration_after_the_update(
@@ -209,9 +215,8 @@ def test_the_normaliser_changes_once_per_iteration_after_the_update(
 
     monkeypatch.setattr(esper.trainer, "ppo_update", update)
     monkeypatch.setattr(trainer.normaliser, "merge", take_in)
-    carry = Carry(trainer.env.reset(), trainer.policy.initial_state(3))
-    for iteration in (1, 2):
-        trainer.iterate(iteration, carry)
+    for _ in range(2):
+        trainer.iterate()
     assert at_update == [0, 18]
     assert updates == [18, 18]
     assert float(trainer.normaliser.count) == 36
@@ -228,8 +233,7 @@ def test_schedules_of_entropy_and_learning_rate_reach_the_update(
         return ppo_update(policy, optimizer, buffer, settings, ent_coef, *rest)
 
     monkeypatch.setattr(esper.trainer, "ppo_update", update)
-    carry = Carry(trainer.env.reset(), trainer.policy.initial_state(3))
-    metrics = [trainer.iterate(iteration, carry) for iteration in (1, 2, 3)]
+    metrics = [trainer.iterate() for _ in range(3)]
     assert [entropy for entropy, _ in seen] == pytest.approx([0.02, 0.0155, 0.011])
     assert [lr for _, lr in seen] == pytest.approx([0.01, 0.0075, 0.005])
     assert [record["charts/learning_rate"] for record in metrics] == [lr for _, lr in seen]
@@ -254,9 +258,8 @@ def test_an_overflow_of_the_policys_gradient_is_a_skipped_minibatch(tmp_path: Pa
     trainer = make_trainer(tmp_path, "amp=fp16", "ppo.update_epochs=1")
     assert trainer.scaler is not None
     trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
-    carry = Carry(trainer.env.reset(), trainer.policy.initial_state(3))
     before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
-    metrics = trainer.iterate(1, carry)
+    metrics = trainer.iterate()
     assert metrics["losses/skipped_minibatches"] == 2
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
     assert trainer.scaler.get_scale() == 2.0**58
@@ -295,7 +298,7 @@ def test_a_failure_marks_the_run_failed_with_its_traceback(
     def fail(*arguments: object, **named: object) -> None:
         raise RuntimeError("the sky fell")
 
-    monkeypatch.setattr(esper.trainer, part, fail)
+    monkeypatch.setattr(esper.training_run, part, fail)
     with pytest.raises(RuntimeError, match="the sky fell"):
         train(compose(*BARE, "trainer.num_iterations=1"), tmp_path / "run")
     status = read(tmp_path / "run" / "status.json")
@@ -338,15 +341,14 @@ def test_a_host_that_crashes_in_training_ends_nothing_but_its_episode(
         return step(actions)
 
     monkeypatch.setattr(trainer.env, "step", poisoned)
-    carry = Carry(trainer.env.reset(), trainer.policy.initial_state(3))
-    metrics = trainer.iterate(1, carry)
+    metrics = trainer.iterate()
     assert metrics["charts/num_crashed"] == 1
     assert metrics["charts/num_episodes"] == 3
     assert metrics["losses/skipped_minibatches"] == 0
     assert trainer.env.history.epoch.tolist() == [0, 0, 3]
     assert all(value is None or math.isfinite(value) for value in metrics.values())
     assert all(parameter.isfinite().all() for parameter in trainer.policy.parameters())
-    again = trainer.iterate(2, carry)
+    again = trainer.iterate()
     assert again["charts/num_crashed"] == 0
 
 

@@ -5,7 +5,9 @@ batched product then runs near the machine's peak whatever the number of rows, w
 its time on set-up: that pays for seed modules above all, of which a blueprint may have one or two rows at a time. A
 layer whose matrix would be large is run as a grouped convolution.
 
-Features are ``[R, B, C, H, W]``, or ``[R, B, F]`` once flattened.
+The layers of a transformer are batched products as they are.
+
+Features are ``[R, B, C, H, W]``, ``[R, B, F]`` once flattened, or ``[R, B, T, C]``.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper.attention import CausalAttention
+from esper.hosts.transformer import Embedding, TiedHead
 from esper.population.layout import ParameterLayout
 from esper.population.mapping.base import Program
 from esper.population.mapping.stacked import StackedFeatures
@@ -199,6 +203,44 @@ def _pool(name: str, layer: nn.Module, argument: Step) -> Step:
     return elementwise(pool, [argument], lambda x: x)
 
 
+def _layer_norm(name: str, layer: nn.LayerNorm, argument: Step) -> Step:
+    if layer.weight is None or layer.bias is None or len(layer.normalized_shape) != 1:
+        raise ValueError(
+            f"the matmul mapping normalises the last axis with weight and bias only, layer {name!r} not so"
+        )
+
+    def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
+        x = argument(values, parameters, num_rows)
+        normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
+        shape = (num_rows, *([1] * (x.dim() - 2)), -1)
+        return normal * parameters[f"{name}.weight"].view(shape) + parameters[f"{name}.bias"].view(shape)
+
+    return step
+
+
+def _embedding(name: str, layer: Embedding, argument: Step) -> Step:
+    def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
+        tokens, table = argument(values, parameters, num_rows), parameters[f"{name}.token"]
+        first = table.shape[1] * torch.arange(num_rows, device=tokens.device)
+        vectors = F.embedding(tokens + first.view(-1, 1, 1), table.flatten(0, 1))  # (R, B, T, C)
+        return layer.scale * vectors + parameters[f"{name}.position"][:, None, : tokens.shape[2]]
+
+    return step
+
+
+def _tied_head(name: str, layer: nn.Module, argument: Step) -> Step:
+    def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
+        x = argument(values, parameters, num_rows)
+        return torch.bmm(x.flatten(1, 2), parameters[f"{name}.token"].transpose(1, 2)).view(*x.shape[:-1], -1)
+
+    return step
+
+
+def _attention(name: str, layer: nn.Module, argument: Step) -> Step:
+    """Without parameters: rows are more samples."""
+    return elementwise(lambda x: layer(x.flatten(0, 1)).unflatten(0, x.shape[:2]), [argument], FORMS.operand)
+
+
 FORMS = Forms(
     mapping="matmul",
     layers={
@@ -209,6 +251,10 @@ FORMS = Forms(
         nn.AvgPool2d: _pool,
         nn.MaxPool2d: _pool,
         nn.AdaptiveAvgPool2d: _pool,
+        nn.LayerNorm: _layer_norm,
+        Embedding: _embedding,
+        TiedHead: _tied_head,
+        CausalAttention: _attention,
     },
     # [R, C, 1, 1] broadcasts against [R, B, C, H, W] as [R, 1, C, 1, 1].
     parameter=lambda parameter: parameter.unsqueeze(1),

@@ -17,11 +17,18 @@ def safe_norm_input(x: Tensor) -> Tensor:
 
 
 def normalises_input(module: nn.Module) -> bool:
-    """Whether some GroupNorm reads the module's input directly."""
+    """Whether some GroupNorm may read the module's input directly: it does, or it is inside a module that does."""
     layers = dict(module.named_modules())
     return any(
         node.op == "call_module"
-        and isinstance(layers[str(node.target)], nn.GroupNorm)
+        and any(isinstance(layer, nn.GroupNorm) for layer in layers[str(node.target)].modules())
         and any(isinstance(argument, fx.Node) and argument.op == "placeholder" for argument in node.args)
-        for node in fx.Tracer().trace(module).nodes
+        for node in _Outline().trace(module).nodes
     )
+
+
+class _Outline(fx.Tracer):
+    """Looks into chains of layers only: what else a user's module does may not be traceable."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not isinstance(m, nn.Sequential | fx.GraphModule)

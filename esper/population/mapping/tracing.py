@@ -70,16 +70,38 @@ def compile_steps(module: nn.Module, forms: Forms) -> list[tuple[str, Step]]:
     """
     steps: list[tuple[str, Step]] = []
     names: dict[fx.Node, str] = {}
-    layers = dict(module.named_modules())
-    for node in fx.Tracer().trace(module).nodes:
+    layers, attributes = dict(module.named_modules()), dict(module.named_parameters())
+    if len(list(module.named_parameters(remove_duplicate=False))) > len(attributes):
+        raise ValueError(
+            f"the {forms.mapping} mapping has no form of layers that share a parameter; use env.mapping=vmap"
+        )
+    for node in _trace(module, forms).nodes:
         if node.op == "placeholder":
             names[node] = INPUT
         elif node.op == "output":
             steps.append(("output", _fetch(node.args[0], names)))
         else:
             names[node] = node.name
-            steps.append((node.name, _step(node, layers, names, forms)))
+            steps.append((node.name, _step(node, layers, attributes, names, forms)))
     return steps
+
+
+class _Tracer(fx.Tracer):
+    """Looks into all modules but torch's own and those that have a form."""
+
+    def __init__(self, forms: Forms) -> None:
+        super().__init__()
+        self._kinds = tuple(forms.layers)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, self._kinds) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _trace(module: nn.Module, forms: Forms) -> fx.Graph:
+    try:
+        return _Tracer(forms).trace(module)
+    except (TypeError, fx.proxy.TraceError) as error:  # a loop over, or a branch on, what is not known while tracing
+        raise ValueError(f"the {forms.mapping} mapping cannot trace {type(module).__name__}: {error}") from error
 
 
 def run_steps(steps: Sequence[tuple[str, Step]], x: Any, parameters: Parameters, num_rows: int) -> Any:
@@ -108,14 +130,33 @@ def _fetch(argument: Any, names: dict[fx.Node, str]) -> Step:
     return lambda values, parameters, num_rows: argument
 
 
-def _step(node: fx.Node, layers: dict[str, nn.Module], names: dict[fx.Node, str], forms: Forms) -> Step:
+def _check_parameter(name: str, forms: Forms, parameters: dict[str, nn.Parameter]) -> None:
+    """Refuse what is no parameter, and one that would not broadcast against the samples of all rows."""
+    hint = "use env.mapping=vmap or env.mapping=loop"
+    if name not in parameters:
+        raise ValueError(f"the {forms.mapping} mapping has no form of {name!r}, which is no parameter; {hint}")
+    shape = tuple(parameters[name].shape)
+    if len(shape) > 2 and shape[0] == 1 and max(shape) > 1:
+        raise ValueError(f"the {forms.mapping} mapping: {name!r} {list(shape)} has an axis of samples; {hint}")
+
+
+def _step(
+    node: fx.Node,
+    layers: dict[str, nn.Module],
+    attributes: dict[str, nn.Parameter],
+    names: dict[fx.Node, str],
+    forms: Forms,
+) -> Step:
     target = str(node.target)
     if node.op == "get_attr":
+        _check_parameter(target, forms, attributes)
         return lambda values, parameters, num_rows: forms.parameter(parameters[target])
     arguments = [_fetch(argument, names) for argument in node.args]
     if node.op == "call_module":
         return _layer(target, layers[target], arguments[0], forms)
-    if node.op == "call_function" and node.target in ELEMENTWISE_FUNCTIONS and not node.kwargs:
+    # Traced functions name even what was left at its default.
+    options = {key: value for key, value in node.kwargs.items() if (key, value) != ("inplace", False)}
+    if node.op == "call_function" and node.target in ELEMENTWISE_FUNCTIONS and not options:
         return elementwise(node.target, arguments, forms.operand)
     if node.op == "call_method" and target in ELEMENTWISE_METHODS:
         return elementwise(getattr(torch, target), arguments, forms.operand)
@@ -126,9 +167,10 @@ def _step(node: fx.Node, layers: dict[str, nn.Module], names: dict[fx.Node, str]
         and node.kwargs == {"keepdim": True}
     ):
         return elementwise(forms.spatial_mean, arguments[:1], forms.operand)
+    what = getattr(node.target, "__name__", target)
     known = ", ".join(layer.__name__ for layer in (*forms.layers, *ELEMENTWISE_LAYERS))
     raise ValueError(
-        f"the {forms.mapping} mapping has no form of {target!r}; use env.mapping=vmap or env.mapping=loop, "
+        f"the {forms.mapping} mapping has no form of {what!r}; use env.mapping=vmap or env.mapping=loop, "
         f"or build the module from {known}"
     )
 
@@ -161,12 +203,12 @@ def check_flatten(mapping: str, name: str, layer: nn.Flatten) -> None:
 
 
 def row_linear(name: str, layer: nn.Linear, rows: Tensor, parameters: Parameters) -> Tensor:
-    """A linear layer of every row: ``[R, B, F] -> [R, B, O]``."""
-    out = torch.bmm(rows, parameters[f"{name}.weight"].transpose(1, 2))
-    if layer.bias is None:
-        return out
-    biased: Tensor = _RowBias.apply(out, parameters[f"{name}.bias"])  # type: ignore[no-untyped-call]
-    return biased
+    """A linear layer of every row: ``[R, B, ..., F] -> [R, B, ..., O]``."""
+    out = torch.bmm(rows.flatten(1, -2), parameters[f"{name}.weight"].transpose(1, 2))
+    if layer.bias is not None:
+        out = _RowBias.apply(out, parameters[f"{name}.bias"])  # type: ignore[no-untyped-call]
+    result: Tensor = out.view(*rows.shape[:-1], -1)
+    return result
 
 
 class _RowBias(torch.autograd.Function):

@@ -1,0 +1,31 @@
+"""LayerNorm and causal self-attention."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from esper.attention import CausalAttention
+from esper.blueprints.residual import token_residual
+
+NUM_HEADS = 4
+
+
+def build(channels: int) -> nn.Module:
+    """Four heads that read all earlier tokens.
+
+    Raises:
+        ValueError: four does not divide the width.
+    """
+    return norm_attention(channels)
+
+
+def norm_attention(channels: int, window: int | None = None) -> nn.Module:
+    """LayerNorm, projections, attention, projection; ``window`` as in :class:`~esper.attention.CausalAttention`."""
+    return token_residual(
+        channels,
+        nn.LayerNorm(channels),
+        # Without bias: that of a key adds the same to all scores of a query, and would never have a gradient.
+        nn.Linear(channels, 3 * channels, bias=False),
+        CausalAttention(channels, NUM_HEADS, window),
+        nn.Linear(channels, channels, bias=False),
+    )

@@ -1,0 +1,129 @@
+"""Running a sweep: what is finished is left alone, the rest goes to a launcher, and a table says how it all ended."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra._internal.callbacks import Callbacks
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext
+from omegaconf import DictConfig
+
+from esper.config.entries import Entry
+from esper.config.errors import RunError
+from esper.config.sweep import SweepJob, mark_refused
+from esper.config.sweep_task import JobWork, SweepTask
+from esper.preemption import StopSignals
+from esper.runs import RunCondition, RunFolder
+from esper.telemetry.sweep_view import JobRow, print_sweep
+
+WAITING = {RunCondition.EMPTY: "new", RunCondition.INTERRUPTED: "to be continued", RunCondition.FAILED: "to be retried"}
+PATIENT = "hydra_submitit_launcher"
+"""Launchers that stop listening to the other jobs when one is lost: each of their jobs is launched by itself."""
+
+
+def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]) -> bool:
+    """Run the jobs of a sweep that are not finished, and print what became of all.
+
+    Args:
+        loader, master: of Hydra.
+        entry: the entry point.
+        work: of the entry point, for one job.
+        jobs: of the sweep.
+
+    Returns:
+        whether every job is finished.
+
+    Raises:
+        Preempted: the sweep was asked to end; the same command goes on with it.
+    """
+    sweep_dir = Path(master.hydra.sweep.dir)
+    conditions = {job.number: RunFolder(job.run_dir).condition() for job in jobs if job.refusal is None}
+    waiting = [job for job in jobs if conditions.get(job.number) in WAITING]
+    _announce(sweep_dir, jobs, conditions)
+    for job in jobs:
+        if job.refusal is not None:
+            mark_refused(job)
+    lost: dict[int, str] = {}
+    try:
+        with StopSignals():
+            if waiting:
+                lost = _launch(loader, master, entry, work, waiting)
+    finally:
+        rows = [_row(job, lost.get(job.number)) for job in jobs]
+        print_sweep(sweep_dir, rows)
+    return all(row.condition == RunCondition.FINISHED for row in rows)
+
+
+def _announce(sweep_dir: Path, jobs: Sequence[SweepJob], conditions: dict[int, RunCondition]) -> None:
+    names = {**WAITING, RunCondition.FINISHED: "finished", RunCondition.RUNNING: "running elsewhere"}
+    counts = Counter(names[condition] for condition in conditions.values())
+    counts["refused"] = len(jobs) - len(conditions)
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
+    print(f"sweep {sweep_dir}: {len(jobs)} job{'s'[: len(jobs) != 1]}, {', '.join(parts)}", flush=True)
+    for job in jobs:
+        if job.refusal is not None:
+            print(f"job {job.number} ({job.label}) is left out: {job.refusal}", flush=True)
+
+
+def _launch(
+    loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]
+) -> dict[int, str]:
+    """Give jobs to the launcher; returns what it says about those that it lost."""
+    target = str(master.hydra.launcher._target_)
+    here, patient = target.endswith(".BasicLauncher"), PATIENT in target
+    task = SweepTask(entry=entry.config_name, work=work, isolated=not patient, quiet=not (here or patient), here=here)
+    context = HydraContext(config_loader=loader, callbacks=Callbacks(master))
+    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
+    if not patient:
+        return _launch_some(launcher, jobs)
+    return _launch_each(launcher, jobs, int(master.hydra.launcher.get("array_parallelism") or len(jobs)))
+
+
+def _launch_each(launcher: Launcher, jobs: Sequence[SweepJob], side_by_side: int) -> dict[int, str]:
+    """Launch every job by itself, so many at a time."""
+    lost: dict[int, str] = {}
+    turns = threading.Semaphore(side_by_side)
+
+    def launch(job: SweepJob) -> None:
+        with turns:
+            lost.update(_launch_some(launcher, [job]))
+
+    # Daemons: a sweep that is asked to end does not wait for jobs elsewhere, which go on.
+    threads = [threading.Thread(target=launch, args=(job,), daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return lost
+
+
+def _launch_some(launcher: Launcher, jobs: Sequence[SweepJob]) -> dict[int, str]:
+    try:
+        # Numbers are for people; hydra counts on from the first one.
+        returns = launcher.launch([list(job.words) for job in jobs], initial_job_idx=jobs[0].number)
+    # A job that is lost (killed, out of memory, its node gone) is reported in as many ways as there are launchers.
+    except Exception as error:
+        return {job.number: " ".join(f"{type(error).__name__}: {error}".split()) for job in jobs}
+    errors = {job.number: ret._return_value for job, ret in zip(jobs, returns, strict=True)}
+    return {number: f"{type(error).__name__}: {error}" for number, error in errors.items() if error is not None}
+
+
+def _row(job: SweepJob, lost: str | None) -> JobRow:
+    folder = RunFolder(job.run_dir)
+    return JobRow.read(folder, number=job.number, label=job.label, note=job.refusal or lost)
+
+
+def require_finished(finished: bool, sweep_dir: Path) -> None:
+    """Make the exit code say so if a sweep is not whole.
+
+    Raises:
+        RunError: a job is not finished.
+    """
+    if not finished:
+        raise RunError(f"not every job of {sweep_dir} is finished; the same command goes on with what is left")

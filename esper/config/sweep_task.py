@@ -1,0 +1,120 @@
+"""One job of a sweep, wherever a launcher runs it: goes on with what is there, and never ends the sweep by failing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, Protocol
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from esper.config.entries import ENTRIES
+from esper.config.errors import RunError, UsageError
+from esper.config.root import Config
+from esper.config.store import load
+from esper.continuation import AUTO
+from esper.preemption import Preempted, StopSignals
+from esper.runs import RunCondition, RunFolder, RunFolderError, RunState
+
+PREEMPTING = signal.SIGUSR2
+"""What submitit asks Slurm to send before a time limit; with ``scancel --signal=USR2 <job>`` anybody can."""
+
+
+class JobWork(Protocol):
+    """What a job does.
+
+    ``isolated`` = in a process of its own, so that its death is not that of the sweep; ``quiet`` = with its output in
+    ``output.log``, since other jobs write to the same terminal.
+    """
+
+    def __call__(self, config: Any, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTask:
+    """What a launcher calls for each job.
+
+    Attributes:
+        entry: name of the entry point's root configuration.
+        work: of the entry point.
+        isolated, quiet: for ``work``.
+        here: the job runs in the process of the sweep, so that a request to end is one to end the sweep.
+    """
+
+    entry: str
+    work: JobWork
+    isolated: bool
+    quiet: bool
+    here: bool
+
+    def __call__(self, cfg: DictConfig) -> None:
+        run_dir = Path(HydraConfig.get().runtime.output_dir)
+        config = load(cfg, ENTRIES[self.entry].schema)
+        folder = RunFolder(run_dir)
+        # Requeued when all was done, or since the start of this sweep another one has come to it.
+        if folder.condition() in (RunCondition.FINISHED, RunCondition.RUNNING):
+            return
+        if isinstance(config, Config):
+            config = replace(config, resume=AUTO)
+        try:
+            with requeued_on_request():
+                self.work(config, run_dir, isolated=self.isolated, quiet=self.quiet)
+        except Preempted:
+            if self.here:
+                raise
+        # One job must not end the others, whatever it failed of; the traceback stays with the run.
+        except Exception as error:
+            _report(folder, error)
+
+
+def _report(folder: RunFolder, error: Exception) -> None:
+    """Mark the run as failed, unless it is another process's, or its ranks have left a better account of it."""
+    ours = folder.condition() not in (RunCondition.RUNNING, RunCondition.FINISHED)
+    told = isinstance(error, RunError) and folder.state is RunState.FAILED
+    if ours and not told:
+        folder.status(RunState.FAILED, traceback=traceback.format_exc())
+    shown = str(error) if isinstance(error, UsageError | RunError | RunFolderError) else traceback.format_exc()
+    print(f"error: {folder.path.name}: {shown}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def requeued_on_request() -> Iterator[None]:
+    """In a Slurm job, leave a checkpoint and go back to the queue when asked to.
+
+    The job that Slurm starts again is the same: it finds the run in its folder and goes on with it.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
+        yield
+        return
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        signal.raise_signal(signal.SIGTERM)
+
+    with StopSignals():
+        signal.signal(PREEMPTING, ask)
+        try:
+            yield
+        except Preempted as stopped:
+            _leave_slurm(job if asked else None, stopped.code)
+
+
+def _leave_slurm(requeued: str | None, code: Any) -> NoReturn:
+    """End this process without a result, by which submitit would take the job for done."""
+    if requeued is not None:
+        subprocess.run(["scontrol", "requeue", requeued], check=True, timeout=60)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,41 @@
+"""Build Esper's workspace in W&B: ``python -m esper.dashboard --entity me --project esper``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+
+def main() -> None:
+    """Save the workspace, and print its address; with ``--print`` print what would be sent."""
+    parser = argparse.ArgumentParser(prog="python -m esper.dashboard", description=__doc__)
+    parser.add_argument("--entity", required=True, help="user or team that the project belongs to")
+    parser.add_argument("--project", default="esper", help="project whose runs it shows (wandb.project; default esper)")
+    parser.add_argument("--name", default="Esper", help="name of the view (default Esper)")
+    parser.add_argument("--print", action="store_true", dest="only_print", help="print what would be sent, as JSON")
+    arguments = parser.parse_args()
+    try:
+        import wandb
+        import wandb_workspaces  # noqa: F401
+    except ModuleNotFoundError:
+        parser.error("the workspace is built with W&B's own library: pip install 'esper[dashboard]'")
+    # Imported here, so that help and errors of use come at once.
+    from esper.telemetry.wandb_mirror import check_online
+    from esper.telemetry.workspace import workspace
+
+    view = workspace(arguments.entity, arguments.project, arguments.name)
+    if arguments.only_print:
+        print(json.dumps(view._to_model().model_dump(by_alias=True, mode="json"), indent=2))
+        return
+    try:
+        check_online()
+        view.save()
+    except (ValueError, wandb.errors.Error) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    print(view.url)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Any network as a host: a user's module, cut after the submodules at which it may grow.
+
+The module's own ``forward`` is traced with ``torch.fx``, down to those submodules and no further: what happens inside
+of them, or of any other submodule, may be anything. The graph is then cut behind each of them. A cut is possible where
+one feature alone goes on: a skip connection around a place would not see what grows there.
+
+Axis legend: B = samples, C = channels, H, W = space, T = tokens, K = classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from esper.hosts.base import Place, SegmentedHost
+
+Build = Callable[[], nn.Module]
+
+_REFUSED = {
+    nn.modules.batchnorm._BatchNorm: "use GroupNorm or LayerNorm",
+    nn.modules.instancenorm._InstanceNorm: "use GroupNorm with one group per channel",
+    nn.modules.dropout._DropoutNd: "leave it out",
+}
+"""Layers whose result depends on other samples, or on random numbers that stacked hosts would share."""
+
+
+class CustomHost(SegmentedHost):
+    """A user's module in segments.
+
+    Args:
+        build: makes the module; run again for every new host, with torch's own random numbers seeded by it.
+        segments, places, num_classes: as of every host.
+        names: of the segments' parameters in the module, in their order.
+    """
+
+    family = "custom"
+
+    def __init__(
+        self,
+        build: Build,
+        segments: Sequence[nn.Module],
+        places: Sequence[Place],
+        num_classes: int,
+        names: Sequence[str],
+    ) -> None:
+        super().__init__(segments, places, num_classes)
+        self._build = build
+        self._names = tuple(names)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """The module as its builder makes it, under random numbers drawn from ``generator``."""
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            fresh = dict(self._build().named_parameters())
+            for name, parameter in zip(self._names, self.segments.parameters(), strict=True):
+                parameter.copy_(fresh[name])
+
+
+def build_custom(
+    *, target: str, arguments: Mapping[str, Any], slots: Sequence[str], sample: Tensor, num_classes: int
+) -> CustomHost:
+    """A :class:`CustomHost` of the module that ``target`` builds.
+
+    Args:
+        target: ``package.module:function``.
+        arguments: keyword arguments of that function.
+        slots: submodules after which to grow, by their names in ``named_modules()``. The first that runs is place
+            ``r0c0``, the next ``r0c1``, and so on.
+        sample: what a host reads, ``[2, C, H, W]`` or ``int64 [2, T]``.
+        num_classes: K. The module must return ``[B, K]`` for images, ``[B, T, K]`` for tokens.
+
+    Raises:
+        ValueError: whatever keeps the module from being a host; says what and where.
+    """
+    build = partial(_find(target), **arguments)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            module = build()
+    except TypeError as error:
+        raise ValueError(f"host.target: {target}(**host.arguments={dict(arguments)}) does not run: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"host.target: {target} returns a {type(module).__name__}, not a torch.nn.Module")
+    _check_layers(module)
+    _check_slots(module, slots)
+    _check_output(module, sample, num_classes)
+    graph = _trace(module, slots)
+    nodes = [node for node in graph.nodes if node.op == "call_module" and _own(node) in slots]
+    _check_calls(nodes, slots)
+    segments = _cut(module, graph, nodes)
+    places = _places(segments, nodes, sample)
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    kept = nn.ModuleList(segments)
+    return CustomHost(build, segments, places, num_classes, [names[id(value)] for value in kept.parameters()])
+
+
+def _find(target: str) -> Callable[..., Any]:
+    module_name, _, function_name = target.partition(":")
+    if not module_name or not function_name:
+        raise ValueError(f"host.target must be package.module:function, got {target!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"host.target: cannot import {module_name!r} ({error})") from error
+    found = getattr(module, function_name, None)
+    if not callable(found):
+        there = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and not name.startswith("_") and inspect.getmodule(value) is module
+        ]
+        raise ValueError(
+            f"host.target: {module_name} has no function {function_name!r}; it has {', '.join(there) or 'none'}"
+        )
+    return cast(Callable[..., Any], found)
+
+
+def _check_layers(module: nn.Module) -> None:
+    for name, layer in module.named_modules():
+        for kind, instead in _REFUSED.items():
+            if isinstance(layer, kind):
+                raise ValueError(
+                    f"host.target: layer {name!r} is a {type(layer).__name__}, which hosts trained side by side cannot "
+                    f"have; {instead}"
+                )
+
+
+def _check_slots(module: nn.Module, slots: Sequence[str]) -> None:
+    known = [name for name, _ in module.named_modules() if name]
+    for name in slots:
+        if name not in known:
+            raise ValueError(f"host.slots: the module has no submodule {name!r}; it has {', '.join(known)}")
+    inside = [(name, other) for name in slots for other in slots if name.startswith(f"{other}.")]
+    if inside:
+        raise ValueError(f"host.slots: {inside[0][0]!r} is inside {inside[0][1]!r}; name one of them")
+
+
+def _check_output(module: nn.Module, sample: Tensor, num_classes: int) -> None:
+    expected = [len(sample), num_classes] if sample.is_floating_point() else [*sample.shape, num_classes]
+    try:
+        with torch.no_grad():
+            output = module(sample)
+    except (RuntimeError, TypeError, IndexError, AssertionError, ValueError) as error:
+        raise ValueError(f"host.target: the module does not run on {_shown(sample)}: {error}") from error
+    if not isinstance(output, Tensor):
+        raise ValueError(f"host.target: the module must return logits alone, not a {type(output).__name__}")
+    if list(output.shape) != expected:
+        raise ValueError(
+            f"host.target: on {_shown(sample)} the module must return logits {expected}, got {list(output.shape)}"
+        )
+
+
+def _shown(sample: Tensor) -> str:
+    return f"{'images' if sample.is_floating_point() else 'tokens'} {list(sample.shape)}"
+
+
+class _Whole(nn.Module):
+    """The module with one input: further arguments of its ``forward`` keep their defaults."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.whole = module
+
+    def forward(self, x: Tensor) -> Any:
+        return self.whole(x)
+
+
+class _Tracer(fx.Tracer):
+    """Looks only into modules that contain a place."""
+
+    def __init__(self, slots: Sequence[str]) -> None:
+        super().__init__()
+        self._slots = [f"whole.{name}" for name in slots]
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not any(name.startswith(f"{module_qualified_name}.") for name in self._slots)
+
+
+def _trace(module: nn.Module, slots: Sequence[str]) -> fx.Graph:
+    try:
+        return _Tracer(slots).trace(_Whole(module))
+    except (TypeError, RuntimeError, fx.proxy.TraceError) as error:
+        raise ValueError(
+            f"host.target: cannot trace the module down to {', '.join(slots)}: {error}; what depends on the values or "
+            "the shape of a feature must be inside a submodule without places"
+        ) from error
+
+
+def _own(node: fx.Node) -> str:
+    """Name of a called submodule in the user's module."""
+    return str(node.target).removeprefix("whole.")
+
+
+def _check_calls(nodes: Sequence[fx.Node], slots: Sequence[str]) -> None:
+    called = [_own(node) for node in nodes]
+    for name in slots:
+        if called.count(name) != 1:
+            raise ValueError(f"host.slots: {name!r} is called {called.count(name)} times in a forward pass, not once")
+
+
+def _cut(module: nn.Module, graph: fx.Graph, ends: Sequence[fx.Node]) -> list[nn.Module]:
+    """One module for each stretch of the graph up to and including one of the nodes, and one for the rest."""
+    order = list(graph.nodes)
+    placeholder = next(node for node in order if node.op == "placeholder")
+    varying = _depending_on(placeholder, order)
+    segments: list[nn.Module] = []
+    entry, begin = placeholder, order.index(placeholder) + 1
+    for end in [*ends, order[-1]]:
+        stop = order.index(end) + 1
+        own = order[begin:stop]
+        _check_crossing(own, entry, varying)
+        segments.append(_segment(module, own, entry, end, varying))
+        entry, begin = end, stop
+    return segments
+
+
+def _depending_on(placeholder: fx.Node, order: Sequence[fx.Node]) -> set[fx.Node]:
+    varying = {placeholder}
+    for node in order:
+        if any(argument in varying for argument in node.all_input_nodes):
+            varying.add(node)
+    return varying
+
+
+def _check_crossing(own: Sequence[fx.Node], entry: fx.Node, varying: set[fx.Node]) -> None:
+    """Refuse a stretch that reads something from before, other than what its place hands on."""
+    there = {entry, *own}
+    for node in own:
+        for argument in node.all_input_nodes:
+            if argument in varying and argument not in there:
+                raise ValueError(
+                    f"host.slots: cannot cut after {_own(entry)!r}: {node.name!r} behind it reads "
+                    f"{argument.name!r} from before it (a skip connection, or a size taken earlier); choose a place "
+                    "where one feature alone goes on, such as a whole residual block"
+                )
+
+
+def _segment(
+    module: nn.Module, own: Sequence[fx.Node], entry: fx.Node, end: fx.Node, varying: set[fx.Node]
+) -> nn.Module:
+    """A stretch of the graph as a module that shares the user's submodules and parameters."""
+    graph = fx.Graph()
+    copies = {entry: graph.placeholder("x")}
+
+    def copy(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            assert node in own or node not in varying, "crossings are checked"
+            copies[node] = graph.node_copy(node, copy)
+        return copies[node]
+
+    for node in own:
+        if node in varying and node.op != "output":
+            copy(node)
+    result = end.args[0] if end.op == "output" else end
+    assert isinstance(result, fx.Node), "the output is one tensor"
+    graph.output(copy(result))
+    return fx.GraphModule(_Whole(module), graph)
+
+
+def _places(segments: Sequence[nn.Module], ends: Sequence[fx.Node], sample: Tensor) -> list[Place]:
+    """Shape probe: what each place hands on."""
+    places, feature = [], sample
+    with torch.no_grad():
+        for column, (segment, end) in enumerate(zip(segments, ends, strict=False)):
+            feature = segment(feature)
+            what = f"host.slots: what comes out of {_own(end)!r}"
+            if not isinstance(feature, Tensor):
+                raise ValueError(f"{what} is a {type(feature).__name__}, not one tensor")
+            if feature.dim() not in (3, 4) or len(feature) != len(sample) or not feature.is_floating_point():
+                raise ValueError(
+                    f"{what} is {list(feature.shape)}; a feature is [B, C, H, W] or [B, T, C] with B={len(sample)}"
+                )
+            family, axis = ("cnn", 1) if feature.dim() == 4 else ("transformer", 2)
+            places.append(Place(f"r0c{column}", feature.shape[axis], family))
+    return places

@@ -1,0 +1,8 @@
+"""Turn runs and sweeps into tables, plots and one page: ``python -m esper.report <folder>…``."""
+
+from __future__ import annotations
+
+from esper.report.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,114 @@
+"""A sweep as CSV files and as a table in the terminal."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from esper.report.figures import ENV_EPOCHS
+from esper.report.grouping import Configuration, Sweep
+from esper.report.numbers import QUANTITIES, Estimate, Quantity, curve, over_seeds
+from esper.runs import RunState
+from esper.telemetry.view import RETURN, VAL
+
+CURVES = (RETURN, VAL)
+
+
+def states(configuration: Configuration) -> str:
+    """``3 finished, 1 failed``."""
+    counts = Counter(run.state for run in configuration.runs)
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def cell(found: Estimate | None, item: Quantity, statistic: str) -> str:
+    """``estimate ± half`` for a mean, ``estimate [low, high]`` for an interquartile mean, or a dash."""
+    if found is None:
+        return "–"
+    text = item.show(found.value)
+    if found.low is None or found.high is None or not item.outcome:
+        return text
+    if statistic == "mean":
+        return f"{text} ± {item.show_half(found)}"
+    return f"{text} [{item.show(found.low)}, {item.show(found.high)}]"
+
+
+def write_configurations(sweep: Sweep, statistic: str, path: Path) -> None:
+    """A line per configuration, numbers unrounded; an interval takes two more columns, empty for a single seed."""
+    header = [axis.key for axis in sweep.axes] + ["num_runs", "num_finished", "states"]
+    for item in QUANTITIES:
+        header += [item.name, f"{item.name}_low", f"{item.name}_high", f"{item.name}_seeds"]
+    _write(path, header, (_configuration_row(configuration, statistic) for configuration in sweep.configurations))
+
+
+def _configuration_row(configuration: Configuration, statistic: str) -> list[object]:
+    finished = sum(run.state == RunState.FINISHED for run in configuration.runs)
+    row: list[object] = [*configuration.values, len(configuration.runs), finished, states(configuration)]
+    for item in QUANTITIES:
+        found = over_seeds(configuration, item, statistic)
+        row += [None, None, None, 0] if found is None else found
+    return row
+
+
+def write_runs(sweep: Sweep, path: Path) -> None:
+    """A line per run, with those that count for nothing since another has the same configuration and seed."""
+    header = ["folder", *(axis.key for axis in sweep.axes), "seed", "counted", "state", "iterations"]
+    header += [item.name for item in QUANTITIES] + ["error", "notes"]
+    rows: list[list[object]] = []
+    for configuration in sweep.configurations:
+        for counted, runs in ((True, configuration.runs), (False, configuration.repeats)):
+            for run in runs:
+                row: list[object] = [run.path, *configuration.values, run.seed, counted, run.state, len(run.metrics)]
+                rows.append([*row, *(item.of(run) for item in QUANTITIES), run.error, "; ".join(run.notes)])
+    _write(path, header, rows)
+
+
+def write_curves(sweep: Sweep, statistic: str, path: Path) -> None:
+    """Return and val accuracy of every configuration against iterations and env-epochs."""
+    header = [axis.key for axis in sweep.axes] + ["metric", "iteration", "env_epochs", "value", "low", "high", "seeds"]
+    rows: list[list[object]] = []
+    for configuration in sweep.configurations:
+        epochs = curve(configuration.runs, ENV_EPOCHS, "iteration", "mean")
+        at = dict(zip(epochs.x.tolist(), epochs.value.tolist(), strict=True))
+        for key in CURVES:
+            found = curve(configuration.runs, key, "iteration", statistic)
+            columns = (found.x, found.value, found.low, found.high, found.count)
+            for x, *numbers in zip(*(column.tolist() for column in columns), strict=True):
+                cells = [None if math.isnan(value) else value for value in (at[x], *numbers)]
+                rows.append([*configuration.values, key, int(x), *cells[:-1], int(numbers[-1])])
+    _write(path, header, rows)
+
+
+def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def terminal_table(sweep: Sweep, statistic: str, score: Quantity) -> Table:
+    """Configurations with their score, sizes and states, within 80 columns where labels are short."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    table.add_column("configuration", overflow="fold")
+    added, wall = (
+        next(item for item in QUANTITIES if item.name == name) for name in ("added_parameters", "wall_seconds")
+    )
+    for header in (f"{score.title}\n{statistic}, 95 %", "added\nparams", "wall\ns", "seeds"):
+        table.add_column(header, justify="right")
+    table.add_column("runs", overflow="fold")
+    for configuration in sweep.configurations:
+        found = over_seeds(configuration, score, statistic)
+        sizes = [over_seeds(configuration, item, "mean") for item in (added, wall)]
+        table.add_row(
+            configuration.label,
+            cell(found, score, statistic),
+            *(item.show(size.value if size else None) for item, size in zip((added, wall), sizes, strict=True)),
+            str(found.num_seeds if found else 0),
+            states(configuration),
+        )
+    return table

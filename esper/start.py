@@ -1,0 +1,110 @@
+"""How a run starts: afresh, from its last checkpoint, or not at all because it has finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint
+from esper.config import from_plain, to_plain
+from esper.config.root import Config
+from esper.continuation import FREE, differences, require_continuable
+from esper.devices import intra_op_threads
+from esper.ranks import Ranks
+from esper.runs import RunFolder, RunState
+from esper.state import State
+from esper.transfer import check_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a run starts.
+
+    Attributes:
+        config: with which.
+        reopens: whether the folder holds the run already.
+        finished: whether nothing is left to do.
+        record: checkpoint to go on from; ``None`` = from the beginning.
+        source: checkpoint whose policy a new run starts from.
+    """
+
+    config: Config
+    reopens: bool = False
+    finished: bool = False
+    record: dict[str, Any] | None = None
+    source: dict[str, Any] | None = None
+
+    @property
+    def training(self) -> State:
+        """State of training at the checkpoint."""
+        assert self.record is not None, "a run that starts afresh has no state"
+        training: State = self.record["training"]
+        return training
+
+    def same_ranks(self, ranks: Ranks) -> bool:
+        """Whether the run had as many ranks before."""
+        return self.record is None or len(self.training["ranks"]) == ranks.size
+
+    def set_threads(self, ranks: Ranks) -> None:
+        """As many threads as the run had, since sums depend on it; otherwise as many as the configuration says."""
+        threads = intra_op_threads(self.config.num_threads, ranks.local_size)
+        if self.record is not None and self.same_ranks(ranks):
+            before = from_plain(self.record["config"]).num_threads
+            if before == self.config.num_threads:
+                threads = self.training["ranks"][ranks.rank]["num_threads"]
+        torch.set_num_threads(threads)
+
+    def lines(self, ranks: Ranks) -> list[str]:
+        """What a person should know about it."""
+        if not self.reopens:
+            return []
+        if self.record is None:
+            return ["resuming: no checkpoint yet, so from the beginning"]
+        lines = [f"resuming after iteration {self.record['iteration']}{_within(self.training)}"]
+        if not self.same_ranks(ranks):
+            before = len(self.training["ranks"])
+            lines.append(
+                f"{ranks.size} rank{'s'[: ranks.size != 1]} instead of {before}: environments are redistributed, and "
+                "numbers will differ from those of an uninterrupted run"
+            )
+        return lines
+
+
+def _within(training: State) -> str:
+    step = training["ranks"][0]["buffer"]["reward"].shape[1]
+    return f" and {step} steps" if step else ""
+
+
+def how_to_start(folder: RunFolder, config: Config) -> Start:
+    """What ``resume`` asks for in this folder.
+
+    Raises:
+        UsageError: the run there cannot go on as asked.
+        CheckpointError: its last checkpoint cannot be used.
+    """
+    if config.resume is None or not folder.holds_run:
+        return Start(config=replace(config, resume=None), source=_source(config))
+    config = require_continuable(folder, config)
+    path = folder.last_checkpoint
+    record = load_checkpoint(path) if path.exists() else None
+    if record is not None:
+        if "training" not in record:
+            raise CheckpointError(f"{path} holds a policy only, no state of training to go on from")
+        foreign = differences(to_plain(from_plain(record["config"])), config, FREE)
+        if foreign:
+            raise CheckpointError(f"{path} is of another run: it has {'; '.join(foreign)}")
+    done = record is None or record["iteration"] >= config.trainer.num_iterations
+    finished = done and folder.state is RunState.FINISHED
+    source = None if record is not None or finished else _source(config)
+    return Start(config=config, reopens=True, finished=finished, record=record, source=source)
+
+
+def _source(config: Config) -> dict[str, Any] | None:
+    """What ``checkpoint.path`` names, if anything."""
+    if config.checkpoint.path is None:
+        return None
+    source = load_checkpoint(checkpoint_path(config.checkpoint.path))
+    check_source(source, config)
+    return source

@@ -1,0 +1,68 @@
+"""State of components, as checkpoints hold it: nested dictionaries and lists of tensors and plain values, on the CPU.
+
+A component owns its state: it alone says what belongs to it (``state_dict``) and how to take it back
+(``load_state_dict``), after which it goes on as if nothing had happened. Names are those of PyTorch, whose modules,
+optimizers and loss scalers are components too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+State: TypeAlias = dict[str, Any]
+
+
+class Stateful(Protocol):
+    """A component with a state."""
+
+    def state_dict(self) -> State:
+        """Everything that the future of this component depends on; shares no memory with it."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Take a state back."""
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A tensor on the CPU that shares nothing."""
+    return tensor.detach().to("cpu", copy=True)
+
+
+def plain_fields(record: object) -> State:
+    """Fields of a flat dataclass by name, tensors copied: as keyword arguments they make an equal record."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
+    return {name: copied(value) if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+class RandomStream:
+    """A random generator as a component.
+
+    Args:
+        generator: whose draws go on where they were.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def state_dict(self) -> State:
+        """Where in its stream it is."""
+        return {"position": self.generator.get_state()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go back there."""
+        self.generator.set_state(state["position"])
+
+
+def states(components: Mapping[str, Stateful]) -> State:
+    """States of several components by name."""
+    return {name: component.state_dict() for name, component in components.items()}
+
+
+def restore(components: Mapping[str, Stateful], found: State) -> None:
+    """Give several components their states back, from among those found."""
+    for name, component in components.items():
+        component.load_state_dict(found[name])

@@ -1,0 +1,77 @@
+"""Byte-pair encodings: trained on a text, kept in the user's cache, trained again where that has none."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from esper.cache import cache_dir
+from esper.runs import write_atomic
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+START_TOKEN = "<|start|>"
+"""The first of the vocabulary: stands before a text and is in none."""
+
+PIECE = 1 << 20
+"""Characters that are encoded at once."""
+
+
+def trained_encoding(name: str, text: bytes, vocab_size: int) -> Tokenizer:
+    """An encoding whose tokens are bytes and the pairs that the text has most of; any text can be encoded.
+
+    Args:
+        name: of the task, for the file in the cache.
+        text: what it is trained on.
+        vocab_size: tokens, at most: 256 bytes, the start, and pairs.
+
+    Raises:
+        ValueError: the library is not there.
+    """
+    try:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    except ImportError:
+        raise ValueError(
+            f"task.vocab_size={vocab_size} needs the package tokenizers: pip install 'esper[text]', or leave it null "
+            "for bytes"
+        ) from None
+    path = cache_dir() / "encodings" / f"{name}-{vocab_size}-{zlib.crc32(text):08x}.json"
+    if path.exists():
+        return Tokenizer.from_file(str(path))
+    encoding = Tokenizer(models.BPE())
+    encoding.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encoding.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[START_TOKEN],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    encoding.train_from_iterator(_pieces(text), trainer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, encoding.to_str())
+    return encoding
+
+
+def encode(encoding: Tokenizer, text: bytes) -> Tensor:
+    """Tokens ``int64 [L]`` of a text."""
+    found = encoding.encode_batch(_pieces(text), add_special_tokens=False)
+    return torch.tensor([token for piece in found for token in piece.ids])
+
+
+def _pieces(text: bytes) -> list[str]:
+    """The text in pieces that end with a line, so that none is too large to encode."""
+    lines = re.split(r"(?<=\n)", text.decode(errors="replace"))
+    pieces, size = [[""]], 0
+    for line in lines:
+        if size > PIECE:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(line)
+        size += len(line)
+    return ["".join(piece) for piece in pieces]

@@ -1,0 +1,136 @@
+"""CIFAR-10: 60,000 real 32x32 colour images of ten classes (Krizhevsky 2009), in either of its published layouts."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from esper.downloads import DataError, Source, fetch, unpack
+from esper.tasks.data import Split, TaskData
+from esper.tasks.folders import data_folders, find
+from esper.tasks.options import TaskOptions
+from esper.tasks.pixels import split_pixels
+
+NAME = "cifar10"
+VERSION = 1
+NUM_CLASSES = 10
+NUM_VAL = 5000
+IMAGE_SHAPE = (3, 32, 32)
+IMAGE_BYTES = 3 * 32 * 32
+
+_URL = "https://www.cs.toronto.edu/~kriz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One of the archives that hold the same images.
+
+    Attributes:
+        source: the archive.
+        folder: what it unpacks to.
+        train, test: files in there.
+    """
+
+    source: Source
+    folder: str
+    train: tuple[str, ...]
+    test: str
+
+
+PYTHON = Layout(
+    source=Source(name="cifar-10-python.tar.gz", url=_URL, size=170498071, hash="md5:c58f30108f718f92721af3b95e74349a"),
+    folder="cifar-10-batches-py",
+    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test="test_batch",
+)
+BINARY = Layout(
+    source=Source(name="cifar-10-binary.tar.gz", url=_URL, size=170052171, hash="md5:c32a1d4ab5d03f1284b67883e8d87530"),
+    folder="cifar-10-batches-bin",
+    train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    test="test_batch.bin",
+)
+
+
+def load(options: TaskOptions) -> TaskData:
+    """From an unpacked folder, else from an archive, of either layout; else the python archive is downloaded.
+
+    Raises:
+        DataError: a file is damaged or cannot be had.
+    """
+    layout, folder = _find(options)
+    published = [_read(folder / name) for name in layout.train]
+    images, labels = (torch.cat(parts) for parts in zip(*published, strict=True))
+    test = Split(*_read(folder / layout.test))
+    return split_pixels(NAME, VERSION, Split(images, labels), test, NUM_CLASSES, options.num_val or NUM_VAL)
+
+
+def _find(options: TaskOptions) -> tuple[Layout, Path]:
+    folders = data_folders(NAME, options)
+    for layout in (PYTHON, BINARY):
+        unpacked = find(folders, layout.folder)
+        if unpacked is not None:
+            return layout, unpacked
+    for layout in (PYTHON, BINARY):
+        archive = find(folders, layout.source.name)
+        if archive is not None:
+            return layout, _unpack(layout, archive)
+    return PYTHON, _unpack(PYTHON, fetch(NAME, PYTHON.source, folders[0], options.url))
+
+
+def _unpack(layout: Layout, archive: Path) -> Path:
+    return unpack(NAME, layout.source, archive, layout.folder, (*layout.train, layout.test))
+
+
+def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images ``uint8 [N, 3, 32, 32]`` and labels ``int64 [N]`` of one file."""
+    try:
+        rows, labels = _read_binary(path) if path.suffix == ".bin" else _read_python(path)
+        images = torch.from_numpy(np.asarray(rows, dtype=np.uint8).reshape(len(labels), *IMAGE_SHAPE).copy())
+        return images, torch.as_tensor(np.asarray(labels, dtype=np.int64).copy())
+    except (OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DataError(
+            f"task {NAME}: cannot read {path} ({error}): remove the folder, so that it is unpacked again"
+        ) from None
+
+
+def _read_binary(path: Path) -> tuple[Any, Any]:
+    """Rows of a label and an image."""
+    content = np.fromfile(path, np.uint8)
+    if not len(content) or len(content) % (1 + IMAGE_BYTES):
+        raise ValueError(f"{len(content)} bytes are no whole number of images")
+    rows = content.reshape(-1, 1 + IMAGE_BYTES)
+    return rows[:, 1:], rows[:, 0]
+
+
+def _read_python(path: Path) -> tuple[Any, Any]:
+    """A pickled dictionary, written by Python 2: keys are bytes."""
+    with path.open("rb") as file:
+        batch = ArrayUnpickler(file, encoding="bytes").load()
+    return batch[b"data"], batch[b"labels"]
+
+
+ALLOWED = {
+    "ndarray": np.ndarray,
+    "dtype": np.dtype,
+    "_reconstruct": np.zeros(0).__reduce__()[0],
+}
+ALLOWED_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray")
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Reads plain values and NumPy arrays, and nothing else: a pickle could otherwise run any code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What the format needs: arrays.
+
+        Raises:
+            UnpicklingError: for anything else.
+        """
+        if module not in ALLOWED_MODULES or name not in ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of the format")
+        return ALLOWED[name]

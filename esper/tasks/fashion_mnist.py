@@ -1,0 +1,85 @@
+"""Fashion-MNIST: 70,000 real 28x28 grayscale images of clothes (Xiao, Rasul, Vollgraf 2017, arXiv:1708.07747)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esper.downloads import DataError, Source, fetch
+from esper.tasks.data import Split, TaskData
+from esper.tasks.folders import data_folders, find, read_gzip
+from esper.tasks.options import TaskOptions
+from esper.tasks.pixels import split_pixels
+
+NAME = "fashion_mnist"
+VERSION = 1
+NUM_CLASSES = 10
+NUM_VAL = 5000
+
+SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package ``dataset-fashion-mnist`` puts it."""
+
+_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+SOURCES = tuple(
+    Source(name=name, url=_URL, size=size, hash=f"md5:{digest}")
+    for name, size, digest in (
+        ("train-images-idx3-ubyte.gz", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        ("train-labels-idx1-ubyte.gz", 29515, "25c81989df183df01b3e8a0aad5dffbe"),
+        ("t10k-images-idx3-ubyte.gz", 4422102, "bef4ecab320f06d8554ea6380940ec79"),
+        ("t10k-labels-idx1-ubyte.gz", 5148, "bb300cfdad3c16e7a12a480ee83cd310"),
+    )
+)
+"""Images and labels of the training split, then of the test split."""
+
+IDX_UBYTE = 8
+"""How an idx file says that its numbers are unsigned bytes."""
+
+
+def load(options: TaskOptions) -> TaskData:
+    """From the user's folder, else from Debian's, else downloaded; files may be compressed or not.
+
+    Raises:
+        DataError: a file is damaged or cannot be had.
+    """
+    arrays = [_array(source, options) for source in SOURCES]
+    published, test = (_split(*pair) for pair in (arrays[:2], arrays[2:]))
+    return split_pixels(NAME, VERSION, published, test, NUM_CLASSES, options.num_val or NUM_VAL)
+
+
+def _array(source: Source, options: TaskOptions) -> Tensor:
+    folders = data_folders(NAME, options)
+    places = (*folders, SYSTEM_FOLDER)
+    path = find(places, source.name, source.name.removesuffix(".gz"))
+    return read_idx(path or fetch(NAME, source, folders[0], options.url))
+
+
+def _split(images: Tensor, labels: Tensor) -> Split:
+    if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
+        raise DataError(
+            f"task {NAME}: images {list(images.shape)} and labels {list(labels.shape)} do not belong together"
+        )
+    return Split(images.unsqueeze(1), labels.long())
+
+
+def read_idx(path: Path) -> Tensor:
+    """``uint8`` numbers of an idx file: two zeros, a type, the number of axes, each axis' length, then the bytes.
+
+    Raises:
+        DataError: it is no such file, or not all of it is there.
+    """
+    content = read_gzip(path)
+    num_axes = content[3] if len(content) > 3 else 0
+    begin = 4 + 4 * num_axes
+    if content[:3] != bytes((0, 0, IDX_UBYTE)) or len(content) < begin:
+        raise DataError(f"{path} is no idx file of bytes: remove it, so that it is looked for elsewhere")
+    shape = tuple(np.frombuffer(content, ">u4", num_axes, offset=4).tolist())
+    size = int(np.prod(shape, dtype=np.int64))
+    if len(content) != begin + size:
+        raise DataError(
+            f"{path} is to hold {'x'.join(map(str, shape))} bytes and holds {len(content) - begin}: remove it, so that "
+            "it is looked for elsewhere"
+        )
+    return torch.from_numpy(np.frombuffer(content, np.uint8, size, offset=begin).reshape(shape).copy())

@@ -1,0 +1,149 @@
+"""A training run from start to end: the iterations, the comparison with controls, and the report."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from esper.build import Laboratory, build_laboratory
+from esper.closing import closing_report
+from esper.comparison import compare
+from esper.config import summary, to_plain, to_yaml
+from esper.config.errors import refused
+from esper.config.learning import Twin
+from esper.config.root import Config
+from esper.devices import keep_freed_memory
+from esper.envs.twins import TwinCache
+from esper.members import Member, describe
+from esper.preemption import Preempted, StopSignals
+from esper.progress import Stopwatch
+from esper.ranks import ALONE, Ranks
+from esper.runs import RunFolder, run_status
+from esper.start import Start, how_to_start
+from esper.telemetry.background import InBackground
+from esper.telemetry.buffer import EventBuffer
+from esper.telemetry.console import ConsoleLogger
+from esper.telemetry.hub import Logger, TelemetryHub
+from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
+from esper.telemetry.wandb_mirror import mirrored
+from esper.trainer import Trainer
+
+
+def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
+    """Train a controller, compare it with its controls, and leave everything in ``run_dir``.
+
+    With ``config.resume`` a run that is there goes on from its last checkpoint.
+
+    Args:
+        config: of the run, the same on every rank.
+        run_dir: where the first rank writes.
+        ranks: this process among those of the run, each with its share of the environments.
+
+    Raises:
+        RunFolderError: the folder already holds a run, another process is at work there, or it cannot be written.
+        UsageError: the run there cannot go on as asked.
+        Preempted: a signal asked the run to end; it can go on from its last checkpoint.
+        PeerLost: another rank has ended.
+    """
+    stopwatch, folder = Stopwatch(), RunFolder(run_dir)
+    keep_freed_memory()
+    with StopSignals() as signals, folder.lock() if ranks.is_first else nullcontext():
+        with refused(Config):
+            start = ranks.broadcast(how_to_start(folder, config) if ranks.is_first else None)
+            assert start is not None, "the first rank has decided"
+            if start.finished:
+                if ranks.is_first:
+                    _say(config, [f"the run in {folder.path} has finished: trainer.num_iterations=<more> goes on"])
+                return
+            start.set_threads(ranks)
+            laboratory = build_laboratory(start.config, ranks)
+        config = laboratory.config  # with the mapping that was chosen
+        members = describe(laboratory)
+        if ranks.is_first:
+            _claim(folder, start, config)
+            _announce(laboratory, folder, members, start)
+        try:
+            with _mirror(config, folder, ranks) as mirror, run_status(folder, ranks.rank):
+                _run(laboratory, folder, start, signals, stopwatch, mirror)
+        except Preempted as stopped:
+            if ranks.is_first:
+                name = signal.Signals(stopped.number).name
+                _say(config, [f"{name}: stopped; resume={folder.path} goes on with this run"])
+            raise
+
+
+def _mirror(config: Config, folder: RunFolder, ranks: Ranks) -> AbstractContextManager[list[Logger]]:
+    """The run in W&B, if it is wanted there; the first rank's business."""
+    if not ranks.is_first:
+        return nullcontext([])
+    return mirrored(folder, name=config.name, job_type="train", config=to_plain(config), **asdict(config.wandb))
+
+
+def _run(
+    laboratory: Laboratory,
+    folder: RunFolder,
+    start: Start,
+    signals: StopSignals,
+    stopwatch: Stopwatch,
+    mirror: Sequence[Logger],
+) -> None:
+    """The iterations, the comparison and the report."""
+    config, ranks = laboratory.config, laboratory.ranks
+    events = None if ranks.is_first else EventBuffer()
+    loggers = [*_loggers(config, folder), *mirror] if events is None else [events]
+    with TelemetryHub(loggers, config.telemetry.level) as hub:
+        trainer = Trainer(laboratory, folder, hub, events, signals=signals, stopwatch=stopwatch)
+        trainer.begin(start)
+        trainer.run()
+        outcomes = compare(
+            laboratory,
+            trainer.policy,
+            trainer.normaliser,
+            _evaluation_twins(laboratory, trainer, hub),
+            lambda name, done, total: hub.stage(f"held-out hosts, {name}", done, total),
+        )
+    # Still part of the run: what it leaves behind must be there before it counts as finished.
+    members = describe(laboratory, trainer.env.population)
+    if ranks.is_first:
+        closing_report(laboratory, folder, outcomes, members, wall_seconds=stopwatch.seconds())
+
+
+def _claim(folder: RunFolder, start: Start, config: Config) -> None:
+    if start.reopens:
+        folder.reopen(to_yaml(config), {} if start.record is None else start.training["positions"])
+    else:
+        RunFolder.create(folder.path, to_yaml(config))
+
+
+def _loggers(config: Config, folder: RunFolder) -> list[Logger]:
+    """Files are written where the loop can tell that they were; what draws may take its time elsewhere."""
+    console = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
+    return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), InBackground(console)]
+
+
+def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Member], start: Start) -> None:
+    resuming = start.lines(laboratory.ranks)
+    choice = [] if start.reopens else laboratory.choice.lines()
+    lines = [summary(laboratory.config), *map(str, members), *choice, f"run folder {folder.path}", *resuming]
+    _say(laboratory.config, lines)
+
+
+def _say(config: Config, lines: Sequence[str]) -> None:
+    if config.telemetry.console != "off":
+        Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _evaluation_twins(laboratory: Laboratory, trainer: Trainer, hub: TelemetryHub) -> TwinCache | None:
+    """Twins stacked as high as the environments of the evaluation."""
+    config = laboratory.config
+    if config.reward.twin is Twin.none:
+        return None
+    share = laboratory.share(config.evaluation.num_hosts)
+    if len(share) == trainer.env.num_envs:
+        return trainer.twins
+    return laboratory.twins(len(share), lambda done, total: hub.stage("never-grown twins, held-out hosts", done, total))

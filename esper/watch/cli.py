@@ -1,0 +1,139 @@
+"""The command line of ``python -m esper.watch``.
+
+Exit codes: 0 the run finished or still runs, 1 it failed, 2 bad request, 3 it was preempted or killed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from esper.report.folders import KILLED, find
+from esper.runs import RunState
+from esper.telemetry.view import plain_line
+from esper.watch.progress import Progress
+from esper.watch.screen import screen
+
+EXIT_CODES = {RunState.FAILED: 1, RunState.PREEMPTED: 3, KILLED: 3}
+BAD_REQUEST, INTERRUPTED = 2, 130
+WAITING_SECONDS = 60.0
+"""Time between two lines that say that there is nothing yet."""
+
+EPILOG = """\
+On a terminal one view is redrawn; elsewhere there is a line per iteration. It ends when the run does.
+
+exit codes: 0 the run finished (with --once: or still runs), 1 it failed, 2 the request cannot be met,
+3 it was preempted or killed, 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Follow a run as the command line says; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        path = _folder(arguments.folder)
+        if not 0.05 <= arguments.interval <= 3600:
+            raise ValueError(f"--interval must be between 0.05 and 3600 seconds, got {arguments.interval:g}")
+        return watch(Progress(path), Console(), interval=arguments.interval, once=arguments.once)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_REQUEST
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def watch(
+    progress: Progress,
+    console: Console,
+    *,
+    interval: float = 1.0,
+    once: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Show a run until it ends.
+
+    Args:
+        progress: of the run.
+        console: where to show it: redrawn on a terminal, line-wise elsewhere.
+        interval: seconds between two looks.
+        once: look once only.
+        sleep: waits so many seconds.
+
+    Returns:
+        the exit code.
+    """
+    if once:
+        progress.update()
+        console.print(screen(progress, console.width))
+    elif console.is_terminal and not console.is_dumb_terminal:
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            while True:
+                progress.update()
+                live.update(screen(progress, console.width), refresh=True)
+                if progress.over:
+                    break
+                sleep(interval)
+    else:
+        _lines(progress, console, interval, sleep)
+    if progress.state == RunState.FAILED:
+        console.print(str(progress.status.get("traceback", "")).rstrip(), markup=False, highlight=False)
+    return EXIT_CODES.get(progress.state or "", 0)
+
+
+def _lines(progress: Progress, console: Console, interval: float, sleep: Callable[[float], None]) -> None:
+    """A line per iteration, troubles as they come, and how it ended."""
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    waited, counted = 0.0, 0
+    while True:
+        fresh = progress.update()
+        left = progress.eta()
+        for record in fresh:
+            say(plain_line(record["iteration"], progress.num_iterations or record["iteration"], left, record))
+        total = progress.counts.total()
+        new = min(max(total - counted, 0), len(progress.troubles))
+        for line in list(progress.troubles)[len(progress.troubles) - new :]:
+            say(f"! {line}")
+        counted = total
+        if progress.over:
+            say(f"{progress.state} after {progress.iteration} iterations")
+            return
+        if not progress.history:
+            if waited % WAITING_SECONDS < interval:
+                say(f"waiting: nothing recorded in {progress.folder.path} yet")
+            waited += interval
+        sleep(interval)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m esper.watch",
+        description="Follow a run in the terminal: learning curve, op mix, slots, anomalies, speed.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", help="run folder; it may be empty as yet")
+    parser.add_argument("--once", action="store_true", help="show how it stands now, and end")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks; default 1")
+    return parser
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        raise ValueError(f"{path} {what}: give a run folder, such as outputs/<preset>-seed<seed>-<time>")
+    runs = find([path])
+    if runs and path.resolve() not in [run.resolve() for run in runs]:
+        names = ", ".join(map(str, runs[:6])) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
+        raise ValueError(f"{path} holds {len(runs)} runs: watch one of {names}")
+    return path

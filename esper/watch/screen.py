@@ -1,0 +1,209 @@
+"""The view of a run: pure functions from what is known of it to something that rich draws. Made for 80 columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from esper.report.folders import KILLED
+from esper.runs import RunState
+from esper.telemetry.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS, STAGE_COLOURS
+from esper.telemetry.view import (
+    ABSENT,
+    ADDED,
+    BLOCKS,
+    CHOICE_SHARE,
+    FOSSILIZED,
+    NEVER,
+    RETURN,
+    RETURN_SEM,
+    SPS,
+    VAL,
+    clock,
+    measured,
+    number,
+    with_error,
+)
+from esper.watch.progress import Progress
+
+PLOT_ROWS = 7
+AXIS_WIDTH = 9
+BAR_WIDTH = 24
+MAX_ENVIRONMENTS = 96
+
+LETTERS = {
+    "DORMANT": "·",
+    "GERMINATED": "G",
+    "TRAINING": "T",
+    "BLENDING": "B",
+    "HOLDING": "H",
+    "FOSSILIZED": "F",
+    "CULLED": "C",
+    "EMBARGOED": "E",
+    "RESETTING": "R",
+}
+STATE_STYLES = {
+    RunState.RUNNING: "bold cyan",
+    RunState.FINISHED: "bold green",
+    RunState.FAILED: "bold red",
+    RunState.PREEMPTED: "bold yellow",
+    KILLED: "bold red",
+}
+
+
+def screen(progress: Progress, width: int) -> RenderableType:
+    """Everything, within so many columns."""
+    parts: list[RenderableType | None] = [header(progress, width)]
+    if progress.history:
+        values = [record.get(RETURN) for record in progress.history]
+        parts += [Text("\nreturn per episode, over iterations  ", "bold") + Text("-- never grow (0)", NEVER_COLOUR)]
+        parts += [block_plot(values, width, level=0.0), now(progress), _bars(progress, width)]
+        parts += [slots(progress, width)]
+    parts += [troubles(progress, width)]
+    return Group(*(part for part in parts if part is not None))
+
+
+def header(progress: Progress, width: int) -> Text:
+    """Folder, state, how far, how fast, how long still."""
+    name = progress.folder.path.resolve().name
+    state = progress.state or "waiting"
+    text = Text(name if len(name) <= width else "…" + name[1 - width :], "bold")
+    text.append("\n").append(state, STATE_STYLES.get(state, "bold"))
+    if progress.num_iterations:
+        share = min(progress.iteration / progress.num_iterations, 1.0)
+        done = round(share * BAR_WIDTH)
+        text.append("  ").append("━" * done, CONTROLLER_COLOUR).append("━" * (BAR_WIDTH - done), "grey37")
+    text.append(f"  {progress.iteration}/{progress.num_iterations or '?'}")
+    if state == RunState.RUNNING:
+        text.append("  " + _phase(progress))
+    speed = progress.latest.get(SPS)
+    if speed is not None:
+        text.append(f"  {speed:,.0f} env-epochs/s")
+    if progress.counts:
+        counts = ", ".join(f"{name} x{count}" for name, count in progress.counts.most_common())
+        where = " (in the events that were read)" if progress.partial else ""
+        text.append(f"\n! {counts}{where}", "yellow")
+        text.append("" if progress.level is None else f"   telemetry at {progress.level}", "dim")
+    if state == "waiting":
+        text.append("\nnothing is recorded here yet: waiting for the run to begin", "italic")
+    elif state == KILLED:
+        text.append("\nit says running, but its process is gone: killed, or out of memory", "italic")
+    elif state == RunState.RUNNING and not progress.history:
+        text.append("\npreparing: no iteration recorded yet", "italic")
+    return text
+
+
+def _phase(progress: Progress) -> str:
+    if progress.num_iterations and progress.iteration >= progress.num_iterations:
+        return "closing evaluation"
+    return f"eta {clock(progress.eta())}"
+
+
+def now(progress: Progress) -> Text:
+    """The latest numbers in one line."""
+    metrics = progress.latest
+    gain = with_error(measured(metrics, RETURN, RETURN_SEM), "+z.2f")
+    val, never = number(metrics.get(VAL), ".1f", 100, " %"), number(metrics.get(NEVER), ".1f", 100, " %")
+    kept = f"{number(metrics.get(ADDED), '+.0f')} parameters, {number(metrics.get(FOSSILIZED), '.1f')} kept"
+    return Text(f"return {gain}   val {val}, never {never}   {kept}")
+
+
+def block_plot(values: Sequence[float | None], width: int, level: float | None = None) -> Text:
+    """Columns of block characters, the last one the latest value.
+
+    Args:
+        values: one per iteration; neighbours are averaged where there are more than columns. What was not measured is
+            a gap.
+        width: columns in all.
+        level: a value that is always in sight, marked by dashes where nothing else is.
+    """
+    columns = _columns(values, max(width - AXIS_WIDTH - 1, 8))
+    known = [value for value in columns if value is not None]
+    if not known:
+        return Text(" " * AXIS_WIDTH + "nothing measured yet", "italic")
+    low, high = min([*known, *([] if level is None else [level])]), max([*known, *([] if level is None else [level])])
+    if high == low:
+        low, high = low - 1.0, high + 1.0
+    steps = len(BLOCKS) * PLOT_ROWS
+    heights = [None if value is None else 1 + round((value - low) / (high - low) * (steps - 1)) for value in columns]
+    marked = None if level is None else min(int((level - low) / (high - low) * PLOT_ROWS), PLOT_ROWS - 1)
+    text = Text()
+    for row in reversed(range(PLOT_ROWS)):
+        label = high if row == PLOT_ROWS - 1 else low if row == 0 else None
+        text.append(f"{'' if label is None else f'{label:+.2f}':>{AXIS_WIDTH - 1}} ", "dim")
+        for height in heights:
+            full = 0 if height is None else height - row * len(BLOCKS)
+            if full > 0:
+                text.append(BLOCKS[min(full, len(BLOCKS)) - 1], CONTROLLER_COLOUR)
+            else:
+                text.append("-" if row == marked else " ", NEVER_COLOUR)
+        text.append("\n" if row else "")
+    return text
+
+
+def _columns(values: Sequence[float | None], count: int) -> list[float | None]:
+    """At most ``count`` means of neighbours; few values get several columns each."""
+    if len(values) <= count:
+        return [value for value in values for _ in range(count // max(len(values), 1))]
+    edges = [round(place * len(values) / count) for place in range(count + 1)]
+    columns: list[float | None] = []
+    for start, stop in pairwise(edges):
+        known = [value for value in values[start:stop] if value is not None]
+        columns.append(math.fsum(known) / len(known) if known else None)
+    return columns
+
+
+def _bars(progress: Progress, width: int) -> Text:
+    """Op mix of the latest iteration."""
+    text = Text("\nops, where there is a choice", "bold")
+    shares = {op: progress.latest.get(CHOICE_SHARE + op) for op in OP_COLOURS}
+    if not any(shares.values()):
+        return text.append(f"  {ABSENT}", "not bold")
+    for op, share in shares.items():
+        if share:
+            text.append(f"\n{op:<{AXIS_WIDTH + 8}}", "not bold").append(f"{share:4.0%} ", "not bold")
+            text.append("█" * max(1, round(share * (width - AXIS_WIDTH - 16))), OP_COLOURS[op])
+    return text
+
+
+def slots(progress: Progress, width: int) -> Text:
+    """A letter for every slot of every environment, as many environments in a line as fit."""
+    trace, ids = progress.trace, progress.trace.slot_ids
+    text = Text("\nslots of each environment, latest episode", "bold")
+    if not trace.running:
+        return text.append("  no event yet", "not bold")
+    count = max(trace.running) + 1
+    cell = len(str(count - 1)) + 1 + max(len(ids), 1)
+    per_line = max((width + 2) // (cell + 2), 1)
+    text.append(f"  ({', '.join(ids)})" if ids and len(", ".join(ids)) < width - 46 else "", "dim")
+    used = set()
+    for environment in range(min(count, MAX_ENVIRONMENTS)):
+        text.append("\n" if environment % per_line == 0 else "  ")
+        text.append(f"{environment:>{cell - 1 - max(len(ids), 1)}} ", "dim")
+        episode = trace.latest(environment)
+        occupied = {} if episode is None else episode.stages()
+        for slot in ids or ("",):
+            stage = occupied[slot].stage if slot in occupied else "DORMANT"
+            used.add(stage)
+            text.append(LETTERS.get(stage, "?"), f"bold {STAGE_COLOURS[stage]}" if slot in occupied else "grey50")
+    if count > MAX_ENVIRONMENTS:
+        text.append(f"\n… and {count - MAX_ENVIRONMENTS} more", "dim")
+    text.append("\n" + "  ".join(f"{LETTERS[stage]} {stage.lower()}" for stage in LETTERS if stage in used), "dim")
+    return text
+
+
+def troubles(progress: Progress, width: int) -> Text | None:
+    """The last anomalies in words, ``None`` if there were none."""
+    lines = list(progress.troubles)
+    if progress.broken:
+        lines.append(f"{progress.broken} lines of the run's files were no records and are left out")
+    if not lines:
+        return None
+    text = Text("\nlatest anomalies", "bold")
+    for line in lines:
+        text.append("\n" + (line if len(line) <= width else line[: width - 1] + "…"), "not bold yellow")
+    return text

@@ -1,0 +1,161 @@
+"""Tune the learned controller: ``python -m experiments.tune.study --trials 30``, from the repository's root.
+
+Trials are asked for and told (Optuna), kept in SQLite, and pruned while they train. Each is an ordinary run in a folder
+of its own. The same command goes on: with the trial that was interrupted, and then with new ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import optuna
+from optuna.trial import Trial, TrialState
+
+from esper.telemetry.records import read_jsonl
+from experiments.jobs import QUIET
+
+RETURN = "charts/episodic_return"
+WINDOW = 5
+"""Iterations of which the mean return is a trial's value: one is noisy."""
+POLL_SECONDS = 2.0
+STARTUP_TRIALS = 5
+"""Trials before any is pruned, and iterations before a trial can be."""
+
+Command = Callable[[Path, Sequence[str]], list[str]]
+"""The command of one run: its folder and the words that are its own."""
+
+
+def suggest(trial: Trial) -> list[str]:
+    """The words of one trial: what PPO is most sensitive to."""
+    lr = trial.suggest_float("ppo.lr", 3e-4, 3e-3, log=True)
+    ent_coef = trial.suggest_float("ppo.ent_coef", 0.003, 0.1, log=True)
+    gae_lambda = trial.suggest_float("ppo.gae_lambda", 0.9, 1.0)
+    update_epochs = trial.suggest_int("ppo.update_epochs", 2, 12, step=2)
+    lstm_dim = trial.suggest_categorical("policy.lstm_dim", [32, 64, 128])
+    return [
+        f"ppo.lr={lr}",
+        f"ppo.ent_coef={ent_coef}",
+        f"ppo.ent_coef_final={ent_coef / 10}",
+        f"ppo.gae_lambda={gae_lambda}",
+        f"ppo.update_epochs={update_epochs}",
+        f"policy.lstm_dim={lstm_dim}",
+    ]
+
+
+def train(words: Sequence[str]) -> Command:
+    """The command of a trial, with words that all trials share; goes on with what is in its folder."""
+
+    def command(folder: Path, own: Sequence[str]) -> list[str]:
+        fixed = ["resume=auto", "trainer.checkpoint_every=1", "evaluation.controllers=[never]", *QUIET]
+        return [sys.executable, "-m", "esper.train", *fixed, *words, *own, f"hydra.run.dir={folder}"]
+
+    return command
+
+
+def returns(folder: Path) -> list[float]:
+    """Mean return of each iteration so far, those without a finished episode left out."""
+    path = folder / "metrics.jsonl"
+    records = read_jsonl(path) if path.exists() else []
+    return [record[RETURN] for record in records if record[RETURN] is not None]
+
+
+def value(curve: Sequence[float]) -> float:
+    """Mean of the last iterations."""
+    last = curve[-WINDOW:]
+    return sum(last) / len(last)
+
+
+def run_trial(study: optuna.Study, trial: Trial, folder: Path, command: Command, poll_seconds: float) -> None:
+    """Run one trial to its end, or until it is not worth going on, and tell the study."""
+    words = suggest(trial)
+    reported = len(study.trials[trial.number].intermediate_values)
+    process = subprocess.Popen(command(folder, words))
+    pruned = False
+    try:
+        while process.poll() is None:
+            time.sleep(poll_seconds)
+            curve = returns(folder)
+            for step in range(reported, len(curve)):
+                trial.report(value(curve[: step + 1]), step)
+            reported = max(reported, len(curve))
+            if reported and trial.should_prune():
+                pruned = True
+                break
+    finally:
+        # Also when this process is asked to end: the run leaves a checkpoint and goes on next time.
+        if process.poll() is None:
+            process.terminate()
+        process.wait()
+    curve = returns(folder)
+    if pruned:
+        study.tell(trial, state=TrialState.PRUNED)
+    elif process.returncode == 0 and curve:
+        study.tell(trial, value(curve))
+    else:
+        study.tell(trial, state=TrialState.FAIL)
+
+
+def tune(root: Path, command: Command, *, trials: int, seed: int, poll_seconds: float = POLL_SECONDS) -> optuna.Study:
+    """A study with so many trials that have ended, going on with what is there.
+
+    Args:
+        root: folder of the study: ``study.db``, and a run folder per trial.
+        command: of one run.
+        trials: how many in all.
+        seed: of the sampler.
+        poll_seconds: between two looks at a run.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    storage = f"sqlite:///{root / 'study.db'}"
+    before = optuna.study.get_all_study_summaries(storage)
+    done = before[0].n_trials if before else 0
+    study = optuna.create_study(
+        study_name="esper",
+        storage=storage,
+        direction="maximize",
+        # Going on with the same seed, it would propose what it has proposed before.
+        sampler=optuna.samplers.TPESampler(seed=seed + done, n_startup_trials=STARTUP_TRIALS),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=STARTUP_TRIALS),
+        load_if_exists=True,
+    )
+    for left in study.get_trials(states=(TrialState.RUNNING,)):
+        trial = Trial(study, left._trial_id)
+        run_trial(study, trial, root / f"trial-{trial.number:03d}", command, poll_seconds)
+    while len(study.trials) < trials:
+        trial = study.ask()
+        run_trial(study, trial, root / f"trial-{trial.number:03d}", command, poll_seconds)
+    return study
+
+
+def report(study: optuna.Study) -> str:
+    """How the trials ended, and the best one as words to type."""
+    counts = {state.name.lower(): sum(trial.state is state for trial in study.trials) for state in TrialState}
+    lines = ["trials: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)]
+    if counts["complete"]:
+        best = study.best_trial
+        words = " ".join(f"{key}={found}" for key, found in best.params.items())
+        lines.append(f"best: trial {best.number}, mean return of its last iterations {best.value:+.2f}: {words}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the command line, go on with the study, and say what came out."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.tune.study", description=__doc__)
+    parser.add_argument("--trials", type=int, default=30, help="trials in all (default 30)")
+    parser.add_argument("--folder", type=Path, default=Path("outputs/tune"), help="of the study (default outputs/tune)")
+    parser.add_argument("--seed", type=int, default=0, help="RNG seed of the sampler (default 0)")
+    parser.add_argument("words", nargs="*", default=["+preset=digits"], help="of every run (default +preset=digits)")
+    arguments = parser.parse_args()
+    if arguments.trials < 1:
+        parser.error(f"--trials must be at least 1, got {arguments.trials}")
+    study = tune(arguments.folder, train(arguments.words), trials=arguments.trials, seed=arguments.seed)
+    print(report(study))
+
+
+if __name__ == "__main__":
+    main()

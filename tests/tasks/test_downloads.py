@@ -1,0 +1,212 @@
+"""Downloads: once, whole or not at all; every way to fail is one line that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esper.downloads import DataError, Source, fetch, unpack
+from tests.tasks.archives import Server, left_in, serving, source, tar
+
+CONTENT = bytes(range(256)) * 800
+NAME = "images.gz"
+FILE = source(NAME, CONTENT)
+
+
+# pooch leaves the connection of a failed download to the collector: it is called here, where nobody minds.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving({NAME: CONTENT}) as running:
+        yield running
+
+
+def refused(expected: str, folder: Path, url: str | None, file: Source = FILE) -> None:
+    """Fetching fails with one line that names the problem, the file, its place, and the ways out; nothing stays."""
+    with pytest.raises(DataError) as caught:
+        fetch("toy", file, folder, url)
+    message = str(caught.value)
+    assert message.startswith("task toy: ")
+    for part in (expected, f"Expected {NAME} (", file.hash.replace(":", " "), str(folder), "task.root=", "task.url="):
+        assert part in message
+    assert "\n" not in message
+    assert left_in(folder) == set()
+
+
+def test_a_file_is_downloaded_once_and_then_found_without_a_network(
+    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = fetch("toy", FILE, tmp_path / "new" / "toy", server.url)
+    assert path.read_bytes() == CONTENT
+    assert left_in(tmp_path / "new") == {"toy", f"toy/{NAME}"}
+    assert f"downloading {NAME} (200 KiB, md5 " in capfd.readouterr().err
+    server.files.clear()
+    assert fetch("toy", FILE, tmp_path / "new" / "toy", server.url) == path
+    assert fetch("toy", FILE, tmp_path / "new" / "toy") == path
+    assert server.requests == [NAME]
+
+
+FETCH = """
+import sys, json, signal
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+from esper.downloads import Source, fetch
+fetch("toy", Source(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
+"""
+
+
+def start(folder: Path, url: str) -> subprocess.Popen[str]:
+
+    plain = {"name": FILE.name, "url": FILE.url, "size": FILE.size, "hash": FILE.hash}
+    words = [sys.executable, "-c", FETCH, json.dumps(plain), str(folder), url]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_four_processes_at_once_download_once(server: Server, tmp_path: Path) -> None:
+    server.held.clear()
+    processes = [start(tmp_path, server.url) for _ in range(4)]
+    wait_until(lambda: server.requests)
+    time.sleep(0.5)
+    server.held.set()
+    ends = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, ends
+    assert server.requests == [NAME]
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+
+
+def test_what_a_killed_process_leaves_is_never_taken_for_the_file(server: Server, tmp_path: Path) -> None:
+    server.held.clear()
+    process = start(tmp_path, server.url)
+    wait_until(lambda: any(path.is_file() and path.stat().st_size for path in tmp_path.rglob("*/*")))
+    process.kill()
+    process.communicate()
+    assert not (tmp_path / NAME).exists()
+    assert left_in(tmp_path), "killed in the middle"
+    server.held.set()
+    assert fetch("toy", FILE, tmp_path, server.url).read_bytes() == CONTENT
+    assert left_in(tmp_path) == {NAME}
+
+
+def test_an_interrupted_download_leaves_nothing_and_is_made_again(server: Server, tmp_path: Path) -> None:
+    server.held.clear()
+    process = start(tmp_path, server.url)
+    wait_until(lambda: any(path.is_file() and path.stat().st_size for path in tmp_path.rglob("*/*")))
+    process.send_signal(signal.SIGINT)
+    server.held.set()
+    _, error = process.communicate(timeout=120)
+    assert "KeyboardInterrupt" in error
+    assert left_in(tmp_path) == set()
+    assert fetch("toy", FILE, tmp_path, server.url).read_bytes() == CONTENT
+
+
+def test_a_truncated_download_is_refused(server: Server, tmp_path: Path) -> None:
+    server.promised[NAME] = 2 * len(CONTENT)
+    refused(f"{server.url}/{NAME} broke off", tmp_path, server.url)
+
+
+def test_another_file_of_that_name_is_refused(server: Server, tmp_path: Path) -> None:
+    server.files[NAME] = CONTENT[:-1] + b"x"
+    refused(f"{server.url}/{NAME} is not the published file: its hash differs", tmp_path, server.url)
+
+
+def test_a_server_without_the_file_is_named(server: Server, tmp_path: Path) -> None:
+    server.files.clear()
+    refused(f"{server.url}/{NAME} cannot be had (404", tmp_path, server.url)
+
+
+def test_a_server_that_is_down_is_named(server: Server, tmp_path: Path) -> None:
+    refused(f"http://127.0.0.1:9/nowhere/{NAME} cannot be had (", tmp_path, None)
+    assert server.requests == []
+
+
+def test_a_wrong_address_is_named(tmp_path: Path) -> None:
+    refused("not-an-address/images.gz cannot be had (", tmp_path, "not-an-address")
+
+
+def test_too_little_room_is_seen_before_the_download(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=len(CONTENT) - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    refused(f"{NAME} takes 200 KiB, but {tmp_path} has 200 KiB left", tmp_path, server.url)
+    assert server.requests == []
+
+
+def test_a_disk_that_fills_up_meanwhile_is_named(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pooch
+
+    def fill(self: object, url: str, output_file: str, pooch: object) -> None:
+        Path(output_file).write_bytes(CONTENT[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", fill)
+    refused(f"cannot write to {tmp_path} (No space left on device)", tmp_path, server.url)
+
+
+def test_a_folder_that_cannot_be_made_is_named(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot write to .*file/toy \(Not a directory\)"):
+        fetch("toy", FILE, tmp_path / "file" / "toy", server.url)
+
+
+ARCHIVE = tar({"top/a": b"first", "top/b": b"second", "top/unwanted": b"x", "../evil": b"x"})
+TAR = source("top.tar.gz", ARCHIVE)
+
+
+def test_an_archive_is_unpacked_once_and_only_what_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / TAR.name).write_bytes(ARCHIVE)
+    folder = unpack("toy", TAR, tmp_path / TAR.name, "top", ("a", "b"))
+    assert left_in(tmp_path) == {TAR.name, "top", "top/a", "top/b"}
+    assert [(folder / name).read_bytes() for name in ("a", "b")] == [b"first", b"second"]
+    (tmp_path / TAR.name).unlink()
+    assert unpack("toy", TAR, tmp_path / TAR.name, "top", ("a", "b")) == folder
+
+
+@pytest.mark.parametrize(
+    ("content", "trusted", "message"),
+    [
+        (ARCHIVE[:-30], False, "its hash differs"),
+        (ARCHIVE[:-30], True, "top.tar.gz is damaged"),
+        (b"no archive", True, "top.tar.gz is damaged"),
+        (tar({"top/a": b"first"}), True, "top/b"),
+    ],
+)
+def test_a_damaged_archive_leaves_no_folder(content: bytes, trusted: bool, message: str, tmp_path: Path) -> None:
+    path = tmp_path / TAR.name
+    path.write_bytes(content)
+    file = replace(TAR, hash=source(TAR.name, content).hash) if trusted else TAR
+    with pytest.raises(DataError) as caught:
+        unpack("toy", file, path, "top", ("a", "b"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert left_in(tmp_path) == {TAR.name}

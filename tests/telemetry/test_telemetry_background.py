@@ -1,0 +1,103 @@
+"""A logger in the background gets everything in order, and costs the loop nothing but the handing over."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from esper.telemetry.background import InBackground
+from esper.telemetry.events import Event, NonFiniteUpdate
+from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.records import Metrics
+
+EVENT = NonFiniteUpdate(iteration=1, skipped_minibatches=2)
+
+
+class Slow:
+    """Takes nothing in before it may; fails at the metrics of one iteration."""
+
+    name = "slow"
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.may_go_on = threading.Event()
+        self.calls: list[object] = []
+        self._fails_at = fails_at
+
+    def _take(self, call: object) -> None:
+        assert self.may_go_on.wait(30)
+        self.calls.append(call)
+
+    def event(self, event: Event) -> None:
+        self._take(event)
+
+    def metrics(self, iteration: int, metrics: Metrics) -> None:
+        if iteration == self._fails_at:
+            raise OSError("network lost")
+        self._take((iteration, metrics))
+
+    def flush(self) -> None:
+        self._take("flush")
+
+    def stage(self, message: str, done: int, total: int) -> None:
+        self._take((message, done, total))
+
+    def close(self, status: str) -> None:
+        self.calls.append(status)
+
+
+def test_the_loop_goes_on_while_a_logger_hangs_and_nothing_is_lost_or_reordered() -> None:
+    slow = Slow()
+    hub = TelemetryHub([InBackground(slow)])
+    metrics: dict[str, float | None] = {"a": 1.0}
+    hub.stage("twins", 1, 2)
+    hub.emit(EVENT)
+    hub.log_metrics(1, metrics)  # would wait for ever if it waited
+    hub.flush()
+    metrics["a"] = 2.0  # the caller's from here on
+    assert slow.calls == []
+    slow.may_go_on.set()
+    hub.close("finished")
+    assert slow.calls == [("twins", 1, 2), EVENT, (1, {"a": 1.0}), "flush", "finished"]
+
+
+def test_a_failure_in_the_background_is_reported_once_and_the_logger_is_closed_and_dropped() -> None:
+    slow, warnings = Slow(fails_at=1), list[str]()
+    slow.may_go_on.set()
+    background = InBackground(slow)
+    hub = TelemetryHub([background], warn=warnings.append)
+    hub.log_metrics(1, {})
+    background._thread.join(30)
+    for iteration in (2, 3):
+        hub.log_metrics(iteration, {})
+    hub.close("finished")
+    assert warnings == ["logger slow failed and is dropped (OSError: network lost)"]
+    assert slow.calls == ["failed"]
+
+
+def test_a_failure_at_the_very_end_is_reported_too() -> None:
+    slow, warnings = Slow(fails_at=1), list[str]()
+    hub = TelemetryHub([InBackground(slow)], warn=warnings.append)
+    hub.emit(EVENT)
+    hub.log_metrics(1, {})
+    threading.Timer(0.05, slow.may_go_on.set).start()
+    hub.close("finished")
+    assert warnings == ["logger slow failed and is dropped (OSError: network lost)"]
+
+
+def test_one_that_falls_too_far_behind_is_given_up() -> None:
+    slow, warnings = Slow(), list[str]()
+    hub = TelemetryHub([InBackground(slow, max_pending=3)], warn=warnings.append)
+    for iteration in range(1, 9):
+        hub.log_metrics(iteration, {})
+    assert warnings == ["logger slow failed and is dropped (TimeoutError: more than 3 records behind)"]
+    slow.may_go_on.set()
+
+
+def test_one_that_hangs_at_the_end_is_reported_and_left() -> None:
+    slow = Slow()
+    background = InBackground(slow, close_seconds=0.05)
+    background.event(EVENT)
+    with pytest.raises(TimeoutError, match=r"not done 0\.05 s after the end"):
+        background.close("finished")
+    slow.may_go_on.set()

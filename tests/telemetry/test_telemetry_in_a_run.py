@@ -1,0 +1,45 @@
+"""Telemetry in a real run: it looks closer after an anomaly, and its faults stop nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import SMALL
+
+from esper.config import compose
+from esper.telemetry import escalation
+from esper.telemetry.console import ConsoleLogger
+from esper.telemetry.events import Anomaly
+from esper.telemetry.records import read_jsonl
+from esper.training_run import train
+
+
+def test_an_anomaly_has_the_next_iterations_kept_at_debug_and_a_broken_logger_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def detect(iteration: int, *_: object) -> list[Anomaly]:
+        found = Anomaly(iteration=iteration, name="accuracy_drop", message="fell", value=0.2)
+        return [found] if iteration == 1 else []
+
+    def broken(*_: object) -> None:
+        raise OSError("terminal gone")
+
+    monkeypatch.setattr(escalation, "detect", detect)
+    monkeypatch.setattr(ConsoleLogger, "metrics", broken)
+    words = (
+        "evaluation.controllers=[never]",
+        "telemetry.plots=false",
+        "trainer.num_iterations=3",
+        "telemetry.escalation_iterations=1",
+        "telemetry.level=normal",
+    )
+    train(compose(*SMALL, *words), tmp_path / "run")
+    events = read_jsonl(tmp_path / "run" / "events.jsonl")
+    assert {event["iteration"] for event in events if event["kind"] == "last_action"} == {2}
+    changes = [(event["iteration"], event["now"]) for event in events if event["kind"] == "level_changed"]
+    assert changes == [(1, "debug"), (2, "normal")]
+    assert len(read_jsonl(tmp_path / "run" / "metrics.jsonl")) == 3
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
+    assert capsys.readouterr().err.count("logger console failed and is dropped (OSError: terminal gone)") == 1

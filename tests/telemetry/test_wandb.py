@@ -1,0 +1,280 @@
+"""The mirror in W&B: what it would be sent, that a run has one id for life, and that no fault of it reaches a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import SMALL
+from wandb_file import OfflineRun, is_whole, offline_files
+
+import esper.telemetry.wandb_mirror as wandb_mirror
+from esper.config import compose, to_plain
+from esper.runs import RunFolder
+from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.records import read_jsonl
+from esper.telemetry.wandb_mirror import mirrored
+from esper.training_run import train
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+BARE = (*SMALL, "env.num_epochs=6", "evaluation.num_hosts=3", "evaluation.controllers=[learned,never]")
+OFFLINE = ("wandb.mode=offline", "wandb.project=tested", "wandb.group=together", "wandb.tags=[a,b]")
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Callable[..., Any]:
+    """A mirror of a run folder of its own name, offline unless told otherwise."""
+
+    def start(name: str = "run", **changes: Any) -> Any:
+        folder = RunFolder(tmp_path / name)
+        folder.plots.mkdir(parents=True, exist_ok=True)
+        folder.write_result({"controllers": [{"name": "learned", "val_accuracy": {"mean": 0.5, "sem": None}}]})
+        fixed = {"project": "p", "entity": None, "group": "g", "tags": [], "timeout": 2.0, "job_type": "train"}
+        return mirrored(folder, **{**fixed, "mode": "offline", "name": name, "config": {"name": name}, **changes})
+
+    return start
+
+
+@pytest.fixture
+def nobody_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An account, but no server; and nothing of it is remembered."""
+    import wandb
+
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+def sent(folder: Path) -> list[OfflineRun]:
+    """All segments; W&B's own process writes the last records a moment after a run is finished."""
+    deadline = time.monotonic() + 60
+    while True:
+        files = offline_files(folder)
+        if files and all(is_whole(path) for path in files):
+            return [OfflineRun(path) for path in files]
+        assert time.monotonic() < deadline, f"not written: {files}"
+        time.sleep(0.1)
+
+
+# ---------------------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("runs") / "mirrored"
+    train(compose(*BARE, *OFFLINE, "wandb.checkpoint=true", "name=mine"), run_dir)
+    return run_dir
+
+
+def test_what_is_sent_equals_the_local_metrics(finished: Path) -> None:
+    [run] = sent(finished)
+    rows = [row for row in run.history if "charts/episodic_return" in row]
+    records = read_jsonl(finished / "metrics.jsonl")
+    assert [row["_step"] for row in rows] == [record["iteration"] for record in records] == [1, 2]
+    for row, record in zip(rows, records, strict=True):
+        own = {key: value for key, value in row.items() if not key.startswith("_")}
+        assert own == {key: value for key, value in record.items() if value is not None}
+    assert {(metric.glob_name, metric.step_metric) for metric in run.metrics} == {("", ""), ("*", "iteration")}
+
+
+def test_a_run_is_sent_with_its_plain_configuration_and_where_it_belongs(finished: Path) -> None:
+    [run] = sent(finished)
+    config = compose(*BARE, *OFFLINE, "wandb.checkpoint=true", "name=mine")
+    plain = to_plain(config)
+    own = {key: value for key, value in run.config.items() if key != "_wandb"}
+    assert own == plain
+    assert (run.run.project, run.run.run_group, run.run.job_type) == ("tested", "together", "train")
+    assert (run.run.display_name, list(run.run.tags), run.exit_codes) == ("mine", ["a", "b"], [0])
+    assert run.run.run_id.startswith("mine-")
+
+
+def test_lifecycle_timeline_plots_and_numbers_are_sent_at_the_end(finished: Path) -> None:
+    [run] = sent(finished)
+    last = {key.rpartition("/")[0] for key in run.history[-1]}
+    tables = {"closing/controllers", "lifecycle/transitions", "lifecycle/episodes", "timeline/last_iteration"}
+    assert tables | {f"plots/{path.stem}" for path in (finished / "plots").iterdir()} <= last
+    result = json.loads((finished / "result.json").read_text())
+    for record in result["controllers"]:
+        assert run.summary[f"closing/{record['name']}/test_accuracy"] == record["test_accuracy"]["mean"]
+    [transitions] = finished.glob("wandb/offline-run-*/files/media/table/lifecycle/transitions*")
+    table = json.loads(transitions.read_text())
+    events = read_jsonl(finished / "events.jsonl")
+    assert sum(row[-1] for row in table["data"]) == sum(event["kind"] == "stage_changed" for event in events)
+
+
+def test_the_checkpoint_goes_along_when_asked(finished: Path) -> None:
+    [run] = sent(finished)
+    [model] = [artifact for artifact in run.artifacts if artifact.type == "model"]
+    [entry] = model.manifest.contents
+    assert (entry.path, entry.size) == ("last.pt", (finished / "checkpoints" / "last.pt").stat().st_size)
+
+
+@pytest.mark.slow
+def test_a_disabled_mirror_does_not_even_import_it(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from esper.config import compose; from esper.training_run import train;"
+        f"train(compose(*{(*BARE, 'telemetry.plots=false')!r}), Path({str(tmp_path / 'run')!r}));"
+        "assert 'wandb' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert not (tmp_path / "run" / "wandb").exists()
+
+
+def test_a_fault_of_the_mirror_costs_the_run_nothing_and_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def break_down(*_: object) -> None:
+        raise RuntimeError("mirror broken")
+
+    monkeypatch.setattr(wandb_mirror.WandbLogger, "metrics", break_down)
+    train(compose(*BARE, *OFFLINE, "telemetry.plots=false"), tmp_path)
+    assert [record["iteration"] for record in read_jsonl(tmp_path / "metrics.jsonl")] == [1, 2]
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
+    assert capsys.readouterr().err.count("mirror broken") == 1
+
+
+# ------------------------------------------------------------------------------------------------------ life and death
+
+
+def test_three_runs_of_one_process_have_three_ids_and_their_own_configurations(
+    mirror: Callable[..., Any], tmp_path: Path
+) -> None:
+    for name in ("one", "two", "three"):
+        with mirror(name) as loggers, TelemetryHub(loggers) as hub:
+            hub.log_metrics(1, {"x": 1.0})
+    runs = {name: sent(tmp_path / name)[0] for name in ("one", "two", "three")}
+    assert len({run.run.run_id for run in runs.values()}) == 3
+    assert all(run.config["name"] == name and run.exit_codes == [0] for name, run in runs.items())
+
+
+def test_a_resumed_run_goes_on_under_its_id(mirror: Callable[..., Any], tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with mirror() as loggers, TelemetryHub(loggers) as hub:
+            hub.log_metrics(1, {"x": 1.0})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with mirror() as loggers, TelemetryHub(loggers) as hub:
+        hub.log_metrics(2, {"x": 2.0})
+    first, second = sorted(sent(tmp_path / "run"), key=lambda run: run.history[0]["_step"])
+    assert first.run.run_id == second.run.run_id
+    assert [[row["_step"] for row in run.history] for run in (first, second)] == [[1], [2, 3]]
+    assert (first.preempting, first.exit_codes, second.preempting, second.exit_codes) == (True, [1], False, [0])
+
+
+def test_a_crash_is_a_failed_run(mirror: Callable[..., Any], tmp_path: Path) -> None:
+    def crash() -> None:
+        with mirror() as loggers, TelemetryHub(loggers) as hub:
+            hub.log_metrics(1, {"x": 1.0, "y": None, "z": math.inf})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        crash()
+    [run] = sent(tmp_path / "run")
+    assert (run.exit_codes, run.preempting) == ([1], False)
+    assert {key for key in run.history[0] if not key.startswith("_")} == {"iteration", "x"}
+
+
+def test_a_server_that_cannot_be_reached_makes_it_an_offline_run(
+    mirror: Callable[..., Any], tmp_path: Path, nobody_there: None
+) -> None:
+    warnings: list[str] = []
+    with mirror(mode="online", warn=warnings.append) as loggers, TelemetryHub(loggers) as hub:
+        hub.log_metrics(1, {"x": 1.0})
+    [run] = sent(tmp_path / "run")
+    assert (run.history[0]["x"], run.exit_codes) == (1.0, [0])
+    [warning] = warnings
+    assert "cannot be reached" in warning
+    assert "wandb sync" in warning
+
+
+def test_a_mirror_that_cannot_start_at_all_leaves_the_run_alone(
+    mirror: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    def refuse(**_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    warnings: list[str] = []
+    with mirror(warn=warnings.append) as loggers:
+        assert loggers == []
+    assert len(warnings) == 1
+    assert "no space left" in warnings[0]
+
+
+def test_closing_tables_that_cannot_be_sent_are_one_warning_and_the_run_is_finished(
+    mirror: Callable[..., Any], tmp_path: Path
+) -> None:
+    warnings: list[str] = []
+    with mirror(warn=warnings.append):
+        (tmp_path / "run" / "result.json").unlink()
+    [run] = sent(tmp_path / "run")
+    assert run.exit_codes == [0]
+    assert len(warnings) == 1
+    assert "result.json" in warnings[0]
+
+
+@pytest.mark.slow
+def test_online_without_an_account_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "esper.train", "+preset=smoke", "wandb.mode=online"],
+        cwd=tmp_path,
+        env=environment | {"NETRC": str(tmp_path / "netrc"), "WANDB_BASE_URL": "http://127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"error: wandb\.mode: 'online' needs an account.* wandb login .*disabled, offline\n", done.stderr
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("wandb.project=''", "wandb.project must be a name, not empty and without '/', got ''"),
+        ("wandb.entity=a/b", "wandb.entity must be a name, not empty and without '/', got 'a/b'"),
+        ("wandb.tags=[a,a]", "wandb.tags names a more than once"),
+        ("wandb.timeout=0", "wandb.timeout must be above 0, got 0"),
+    ],
+)
+def test_where_it_goes_is_checked(words: str, message: str) -> None:
+    with pytest.raises(Exception) as caught:
+        compose(words)
+    assert message in str(caught.value)
+
+
+def test_by_default_runs_are_grouped_by_task_and_say_so() -> None:
+    assert compose().wandb.group == "digits"
+    assert compose("wandb.group=other").wandb.group == "other"
+
+
+def test_the_command_of_the_sweep_template_composes() -> None:
+    """W&B's agent replaces its placeholders by what it has drawn."""
+    template = yaml.safe_load((Path(__file__).parents[2] / "docs" / "wandb_sweep.yaml").read_text())
+    drawn = {key: spec.get("values", [spec.get("min")])[0] for key, spec in template["parameters"].items()}
+    words = [word for word in template["command"] if word.startswith("${") or "=" in word]
+    assert template["command"][:4] == ["${env}", "python", "-m", "esper.train"]
+    assert words.pop() == "${args_no_hyphens}"
+    config = compose(*words[1:], *(f"{key}={value}" for key, value in drawn.items()))
+    assert (config.wandb.mode, config.ppo.ent_coef, config.slots.num_slots) == ("online", 0.003, 1)
+    assert template["metric"]["name"] == "charts/episodic_return"
