@@ -35,7 +35,7 @@ class CausalAttention(nn.Module):
         self.window = window
 
     def forward(self, qkv: Tensor) -> Tensor:
-        heads = qkv.reshape(*qkv.shape[:2], 3, self.num_heads, -1)  # (B, T, 3, H, D)
+        heads = qkv.reshape(qkv.shape[0], qkv.shape[1], 3, self.num_heads, -1)  # (B, T, 3, H, D)
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, D) each
         return attend(q, k, v, self.window).transpose(1, 2).flatten(2)
 

@@ -138,7 +138,7 @@ def unknown_key(key: str, schema: type, section: type | None = None) -> str:
         node = OmegaConf.structured(section)
     siblings = list(map(str, node)) if isinstance(node, DictConfig) else []
     # First the right name in the wrong section ("num_envs" for "trainer.num_envs"), then a slip of the keyboard.
-    elsewhere = [full for full in _leaves(root) if full.rpartition(".")[2] == name]
+    elsewhere = [full for full in _leaves(root) if full.rpartition(".")[2] == name and full != key]
     near = f" (did you mean {' or '.join(map(repr, elsewhere))}?)" if elsewhere else suggestion(name, siblings)
     message = f"unknown key {key!r}{near}"
     if siblings:

@@ -71,8 +71,9 @@ def _check_host(config: Config) -> None:
     from esper.build import build_task_host
 
     task = load_task(config.task.name, **config.task.options())
-    built = build_task_host(config, task)
     _check_task(config, task)
+    built = build_task_host(config, task)
+    _check_families(config, task)
     at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
     try:
         chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
@@ -99,7 +100,12 @@ def _check_task(config: Config, task: TaskData) -> None:
     for key in ("crop", "flip", "cutout"):
         if getattr(given, key):
             raise ValueError(f"task.{key}={str(getattr(given, key)).lower()} is for images; {name} has text")
-    for mix, families in config.instances.mixes().items():
+
+
+def _check_families(config: Config, task: TaskData) -> None:
+    """Refuse host families that lack classes where there are none."""
+    name = config.task.name
+    for mix, families in config.instances.mixes().items() if task.kind == "tokens" else ():
         for family in (family for family, weight in families.items() if weight):
             if parse_faults(family).few_classes:
                 raise ValueError(f"{mix}.{family} is about classes of images; {name} has text (weight 0 leaves it out)")
