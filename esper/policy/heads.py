@@ -138,7 +138,7 @@ class ActionHeads(nn.Module):
         head_dim: int,
         blueprint_dims: Sequence[int],
         conditional: bool,
-        slot_head: str = "flat",
+        slot_head: str = "pointer",
     ) -> None:
         super().__init__()
         self.num_slots = num_slots

@@ -106,7 +106,7 @@ class GrowthPolicy(nn.Module):
         blueprint_head_dims: Sequence[int] = (256, 128),
         value_dim: int = 128,
         conditional_heads: bool = True,
-        slot_head: str = "flat",
+        slot_head: str = "pointer",
         critic: str = "op",
         autocast_dtype: torch.dtype | None = None,
     ) -> None:

@@ -15,10 +15,11 @@ import pytest
 from esper.config import Config, UsageError, cli, compose, to_yaml
 from esper.config.entries import TRAIN
 from esper.config.errors import RunError
+from esper.config.paths import CONF_DIR
 from esper.continuation import configuration_hash
 from esper.runs import RunFolder
 
-PRESETS = "digits, digits_deep, digits_natural, digits_pays, smoke"
+PRESETS = ", ".join(sorted(path.stem for path in CONF_DIR.glob("preset/*.yaml")))
 Outcome = tuple[int, str, list[tuple[Config, Path]]]
 
 
@@ -63,8 +64,8 @@ def esper(
         ),
         (["preset=digits"], "preset is added with a plus: +preset=<name>"),
         (["+debug=x"], "debug: unknown 'x'; choose from fast"),
-        (["task=mnist"], "task: unknown 'mnist'; choose from digits"),
-        (["host=mlp"], "host: unknown 'mlp'; choose from digits, digits_deep"),
+        (["task=mnist"], "task: unknown 'mnist'; choose from cifar10, digits, fashion_mnist, "),
+        (["host=mlp"], "host: unknown 'mlp'; choose from cifar10, cifar10_deep, cnn, custom, digits, "),
         (["trainer.num_envs=0"], "trainer.num_envs must be at least 1, got 0"),
         (["num_envs=8"], "unknown key 'num_envs' (did you mean 'trainer.num_envs'?); keys and sections: seed, devices"),
         (["ppo.clip_coeff=0.1"], "unknown key 'ppo.clip_coeff' (did you mean 'clip_coef'?); keys of ppo: lr, adam_eps"),

@@ -48,7 +48,8 @@ def test_wide_vocabularies_are_stored_wide() -> None:
 
 def test_a_window_weighs_as_much_as_it_has_targets() -> None:
     task = load_task("synthetic_text", context_length=60)
-    [instance] = InstancePool.build({"intact": 1.0}, 1, "train", num_blocks=1, num_classes=32)
+    shape = {"host_family": "transformer", "num_blocks": 1, "num_classes": 32}
+    [instance] = InstancePool.build({"intact": 1.0}, 1, "train", **shape)
     data = instance_data(task, instance)
     counts = task.test.num_targets().double()
     assert counts[-1] == 8192 % 60
