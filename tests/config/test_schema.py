@@ -12,11 +12,12 @@ from omegaconf import OmegaConf
 import esper.config.growth
 import esper.config.learning
 import esper.config.root
+import esper.config.wandb
 from esper.actions import HEADS
 from esper.config import Config, compose, load, to_plain
 from esper.config.learning import EntropyMultipliers
 
-MODULES = (esper.config.growth, esper.config.learning, esper.config.root)
+MODULES = (esper.config.growth, esper.config.learning, esper.config.root, esper.config.wandb)
 
 
 def schema_classes() -> list[ast.ClassDef]:
@@ -47,6 +48,8 @@ def test_entropy_multipliers_are_the_action_heads() -> None:
 def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
     composed, bare = to_plain(compose()), to_plain(Config())
     composed.pop("name"), bare.pop("name")
+    assert composed["wandb"].pop("group") == "digits", "what runs are grouped by is made of their names"
+    del bare["wandb"]["group"]
     assert composed == bare
 
 
