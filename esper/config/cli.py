@@ -234,7 +234,7 @@ def is_group(word: Override) -> bool:
 def _load_sweep_job(cfg: DictConfig, entry: Entry) -> Any:
     config, _ = _load_job(cfg, entry, Path)
     if isinstance(config, Config) and config.resume not in (None, AUTO):
-        raise UsageError(f"resume={config.resume} goes on with one run: leave -m out; sweeps go on by themselves")
+        raise UsageError(f"resume={config.resume} goes on with one run: leave -m out, or say resume=auto")
     return config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import subprocess
 import sys
@@ -30,6 +31,10 @@ def esper(
     """Run an entry point in an empty folder: exit code, stderr, and the (configuration, run folder) of each job."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    # --info logs to the terminal from then on, and that of a test is closed at its end.
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", list(root.handlers))
+    monkeypatch.setattr(root, "level", root.level)
 
     def call(*words: str, fail: dict[int, Exception] | None = None) -> Outcome:
         runs: list[tuple[Config, Path]] = []

@@ -31,7 +31,10 @@ def test_presets_pass(preset: str) -> None:
         (["task.crop=8"], "task.crop must be at most 7 (images of digits have a side of 8), got 8"),
         (["task.cutout=9"], "task.cutout must be at most 8 (images of digits have a side of 8), got 9"),
         (["task.context_length=8"], "task.context_length=8 is for text; digits has images"),
-        (["task=synthetic_text", "host=transformer", "task.flip=true"], "task.flip=true is for images; synthetic_text has text"),
+        (
+            ["task=synthetic_text", "host=transformer", "task.flip=true"],
+            "task.flip=true is for images; synthetic_text has text",
+        ),
         (
             ["task=synthetic_text"],
             "host=cnn reads images, but task synthetic_text has tokens: choose host=",
