@@ -101,6 +101,35 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def short_table(result: dict[str, Any]) -> str:
+    """Rows of the repository's README."""
+    rivals = {
+        "learned": "",
+        "schedule_per_family": ", an oracle told each host's family",
+        "probe_rule": ", tuned rule on the slot probes",
+        "schedule_best": ", the best plan for all hosts",
+        "heuristic": ", tuned",
+        "random": "",
+        "never": "",
+        "static_full": ", built whole, most accurate",
+        "static_best": ", built whole, highest return",
+    }
+    lines = ["| controller | return | learned − it | test % | added parameters |", "|" + "---|" * 5]
+    rows = {row["name"]: row for row in result["controllers"]}
+    for name, what in rivals.items():
+        row = rows[name]
+        cells = [
+            f"`{name}`{what}",
+            interval(row["episode_return"], "+.1f"),
+            interval(row["return_difference"], "+.1f"),
+            interval(row["test_accuracy"], ".1f", 100),
+            f"{row['added_parameters']['estimate']:,.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    seeds = ", ".join(str(run["seed"]) for run in result["checkpoints"])
+    return "\n".join(lines) + f"\n\nCommit `{result['git_sha'][:9]}`, run seeds {seeds}; returns in points of score."
+
+
 def family_table(result: dict[str, Any]) -> str:
     """What the learned controller kept, by host family, beside what three others earn there."""
     others = ("schedule_best", "probe_rule", "schedule_per_family")
@@ -231,6 +260,8 @@ def main() -> None:
         f"On the way from the best fixed schedule to the oracle: {100 * way:.0f} %."
     )
     readme.write_text(between_markers(text, "facts", facts))
+    front = Path("README.md")
+    front.write_text(between_markers(front.read_text(), "growth_pays", short_table(result)))
     print(table(result))
 
 

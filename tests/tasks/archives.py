@@ -34,7 +34,7 @@ def source(name: str, content: bytes) -> Source:
 def idx(array: NDArray[np.uint8], *, compressed: bool = True) -> bytes:
     """An idx file."""
     header = bytes((0, 0, 8, array.ndim)) + b"".join(size.to_bytes(4, "big") for size in array.shape)
-    return gzip.compress(header + array.tobytes()) if compressed else header + array.tobytes()
+    return gzip.compress(header + array.tobytes(), mtime=0) if compressed else header + array.tobytes()
 
 
 def cifar_batch(number: int, count: int = BATCH) -> tuple[NDArray[np.uint8], list[int]]:

@@ -210,6 +210,7 @@ def test_fashion_mnist_is_downloaded_where_no_folder_has_it(tmp_path: Path, monk
         (bytes((0, 0, 13, 1, 0, 0, 0, 0)), "is no idx file of bytes"),
         (b"", "is no idx file of bytes"),
     ],
+    ids=["cut", "foreign", "short", "floats", "empty"],
 )
 def test_a_damaged_idx_file_is_named(content: bytes, message: str, tmp_path: Path) -> None:
     compressed = "cannot" in message
