@@ -49,9 +49,8 @@ def main() -> None:
 
 def train(laboratory: Laboratory, control: str, num_hosts: int) -> None:
     """Train intact hosts for all epochs, with the learning rate of the preset, then a tenth of it in the last epoch."""
-    pool = InstancePool.build(
-        {"intact": 1.0}, num_hosts, "held_out", num_blocks=1, num_classes=laboratory.task.num_classes
-    )
+    shape = {"host_family": laboratory.host.family, "num_blocks": 1, "num_classes": laboratory.task.num_classes}
+    pool = InstancePool.build({"intact": 1.0}, num_hosts, "held_out", **shape)
     instances, nursery = list(pool), laboratory.nursery
     population = laboratory.population(num_hosts)
     nursery.place(population, range(num_hosts), instances)

@@ -31,7 +31,7 @@ def count_parameters(policy: GrowthPolicy) -> int:
 
 def test_parameter_counts_at_three_slots() -> None:
     assert count_parameters(GrowthPolicy(121, 3, conditional_heads=False, slot_head="flat")) == 929_762
-    assert count_parameters(GrowthPolicy(121, 3, conditional_heads=True)) == pytest.approx(960_000, rel=0.01)
+    assert count_parameters(GrowthPolicy(121, 3, slot_head="flat")) == pytest.approx(960_000, rel=0.01)
     per_value_head_op = 6 * 128
     state = GrowthPolicy(121, 3, conditional_heads=False, slot_head="flat", critic="state")
     assert count_parameters(state) == 929_762 - per_value_head_op

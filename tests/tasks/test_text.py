@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.downloads import DataError
-from esper.envs.instances import Instance, InstancePool, instance_data
+from esper.envs.instances import InstancePool, instance_data
 from esper.tasks import IGNORED, TaskOptions, load_task, textbook, tinystories
 from esper.tasks.bpe import encode, trained_encoding
 from esper.tasks.data import Split
@@ -55,9 +55,6 @@ def test_a_window_weighs_as_much_as_it_has_targets() -> None:
     assert counts[-1] == 8192 % 60
     torch.testing.assert_close(data.test_weight.double(), counts / 8192)
     assert float(data.val_weight.sum()) == pytest.approx(1)
-    noisy = Instance(index=0, split="train", family="label_noise", host_seed=0, order_seed=0, label_noise_rate=0.1)
-    with pytest.raises(ValueError, match="'label_noise' is about labels of images; task synthetic_text has text"):
-        instance_data(task, noisy)
 
 
 def test_text_is_read_as_whole_numbers() -> None:
