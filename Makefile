@@ -5,6 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
 # Tests run on all cores, a file at a time on each; make test WORKERS= runs them in one process.
 WORKERS ?= -n auto --dist loadfile
+# Slow tests one by one: a few take minutes, and would be left to one core at the end.
+SLOW_WORKERS ?= -n auto --dist worksteal
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 
@@ -26,7 +28,7 @@ test: setup  ## Run the unit tests: make test ARGS="tests/config -x" WORKERS=
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: setup  ## Run the tests that take minutes: learning, sweeps, the wheel
-	$(BIN)/python -m pytest $(WORKERS) -m slow $(ARGS)
+	$(BIN)/python -m pytest $(SLOW_WORKERS) -m slow $(ARGS)
 
 lint: setup  ## Check style and formatting
 	$(BIN)/python -m ruff check .

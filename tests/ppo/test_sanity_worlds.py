@@ -45,12 +45,12 @@ def test_without_masks_a_blueprint_is_not_found() -> None:
 def test_a_cue_that_is_gone_is_remembered() -> None:
     env = environment(MemoryWorld())
     assert random_return(env) < 0.1
-    assert learned_return(env, 110) > 0.9
+    assert learned_return(env, 160) > 0.9
 
 
 def test_without_its_hidden_state_the_policy_can_only_guess_what_was_shown() -> None:
     """1 of 3 slots."""
-    assert learned_return(environment(MemoryWorld()), 110, kind=Forgetful) < 0.5
+    assert learned_return(environment(MemoryWorld()), 160, kind=Forgetful) < 0.5
 
 
 @pytest.mark.parametrize(("num_epochs", "num_iterations"), [(25, 60), (50, 40)])
