@@ -31,30 +31,35 @@ from experiments.surrogate.learner import Learner, play, recipe
 from experiments.surrogate.simulated import SimulatedEnv
 
 RUNS = Path("outputs/surrogate")
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = (0, 1, 2)
+MORE_SEEDS = (3, 4)
+CLOSER = ("pointer", "pointer, critic=state", "flat", "flat, critic=state", "flat, lr=5e-4")
+"""Settings that get more seeds."""
 ENV_EPOCHS = 24_000
 NUM_TRAIN, NUM_HELD_OUT = 48, 66
 RULES = GrowthRules(max_developing=3, max_seeds=1, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 
+FLAT = "policy.slot_head=flat"
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "preset": (),
-    "slot_head=flat": ("policy.slot_head=flat",),
-    "critic=state": ("policy.critic=state",),
-    "ratio=per_head": ("ppo.ratio=per_head",),
-    "conditional_heads=false": ("policy.conditional_heads=false",),
-    "lr=5e-4": ("ppo.lr=5e-4",),
-    "lr=3e-4": ("ppo.lr=3e-4",),
-    "update_epochs=4": ("ppo.update_epochs=4",),
-    "target_kl=0.02": ("ppo.target_kl=0.02",),
-    "num_minibatches=2": ("ppo.num_minibatches=2",),
-    "gamma=0.995": ("ppo.gamma=0.995",),
-    "gae_lambda=0.9": ("ppo.gae_lambda=0.9",),
-    "gae_lambda=1.0": ("ppo.gae_lambda=1.0",),
-    "ent_coef=0.01": ("ppo.ent_coef=0.01",),
-    "ent_coef=0.05": ("ppo.ent_coef=0.05",),
-    "slot multiplier 1": ("ppo.entropy_multipliers.slot=1.0",),
-    "num_envs=32": ("trainer.num_envs=32",),
-    "num_envs=48": ("trainer.num_envs=48",),
+    "pointer": (),
+    "pointer, critic=state": ("policy.critic=state",),
+    "pointer, critic=state, lr=5e-4": ("policy.critic=state", "ppo.lr=5e-4"),
+    "flat": (FLAT,),
+    "flat, lr=5e-4": (FLAT, "ppo.lr=5e-4"),
+    "flat, lr=3e-4": (FLAT, "ppo.lr=3e-4"),
+    "flat, update_epochs=4": (FLAT, "ppo.update_epochs=4"),
+    "flat, target_kl=0.02": (FLAT, "ppo.target_kl=0.02"),
+    "flat, num_minibatches=2": (FLAT, "ppo.num_minibatches=2"),
+    "flat, gae_lambda=0.9": (FLAT, "ppo.gae_lambda=0.9"),
+    "flat, gae_lambda=1.0": (FLAT, "ppo.gae_lambda=1.0"),
+    "flat, ent_coef=0.01": (FLAT, "ppo.ent_coef=0.01"),
+    "flat, ent_coef=0.05": (FLAT, "ppo.ent_coef=0.05"),
+    "flat, slot multiplier 1": (FLAT, "ppo.entropy_multipliers.slot=1.0"),
+    "flat, critic=state": (FLAT, "policy.critic=state"),
+    "flat, ratio=per_head": (FLAT, "ppo.ratio=per_head"),
+    "flat, conditional_heads=false": (FLAT, "policy.conditional_heads=false"),
+    "flat, num_envs=32": (FLAT, "trainer.num_envs=32"),
+    "flat, num_envs=48": (FLAT, "trainer.num_envs=48"),
 }
 """Name to overrides of the digits preset."""
 
@@ -131,6 +136,11 @@ def train(overrides: Sequence[str], seed: int, env_epochs: int = ENV_EPOCHS) -> 
     return run
 
 
+def seeds(name: str) -> tuple[int, ...]:
+    """Run seeds of a setting."""
+    return SEEDS + MORE_SEEDS if name in CLOSER else SEEDS
+
+
 def load(name: str, seed: int) -> Run:
     """A finished run."""
     record = json.loads(path(name, seed).read_text())
@@ -144,7 +154,7 @@ def path(name: str, seed: int) -> Path:
 
 def row(name: str, oracle: float) -> str:
     """One setting as a Markdown table row, from the runs of it that are finished."""
-    runs = [load(name, seed) for seed in SEEDS if path(name, seed).exists()]
+    runs = [load(name, seed) for seed in seeds(name) if path(name, seed).exists()]
     if not runs:
         return f"| {name} | — | — | — | — | — |"
     halves, ends = [run.checks[1] for run in runs], [run.checks[-1] for run in runs]
@@ -165,7 +175,7 @@ def main() -> None:
     torch.set_num_threads(1)
     RUNS.mkdir(parents=True, exist_ok=True)
     for name in sys.argv[1:] or SETTINGS:
-        for seed in SEEDS:
+        for seed in seeds(name):
             if not path(name, seed).exists():
                 path(name, seed).write_text(json.dumps(asdict(train(SETTINGS[name], seed))))
     held_out = Instances.draw(NUM_HELD_OUT, "held_out")
