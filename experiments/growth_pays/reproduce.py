@@ -36,6 +36,10 @@ TRAINING = (
 )
 
 
+UNSEEN = ("centre_tap_12", "starved_1+centre_tap_2", "starved_0", "label_noise")
+"""Families that training hosts do not have."""
+RIVALS_THERE = ("learned", "heuristic", "probe_rule", "schedule_best", "random", "never", "static_full", "static_best")
+
 TUNED_TOGETHER = (
     ("schedule_best", "schedule_per_family", "static_full", "static_best"),
     ("heuristic",),
@@ -130,9 +134,8 @@ def short_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + f"\n\nCommit `{result['git_sha'][:9]}`, run seeds {seeds}; returns in points of score."
 
 
-def family_table(result: dict[str, Any]) -> str:
+def family_table(result: dict[str, Any], others: Sequence[str]) -> str:
     """What the learned controller kept, by host family, beside what three others earn there."""
-    others = ("schedule_best", "probe_rule", "schedule_per_family")
     lines = [f"| family | learned | {' | '.join(others)} | what learned kept |", "|" + "---|" * 6]
     rows = {(row["controller"], row["family"]): row for row in result["families"]}
     for family in sorted({family for _, family in rows}):
@@ -237,6 +240,15 @@ def main() -> None:
         f"devices={options.devices}",
         f"tuning=[{','.join(map(str, found))}]",
     )
+    unseen = evaluate(
+        RUNS / f"unseen-{options.seeds}",
+        jobs,
+        f"num_hosts={options.hosts}",
+        f"devices={options.devices}",
+        f"tuning=[{','.join(map(str, found))}]",
+        f"controllers=[{','.join(RIVALS_THERE)}]",
+        f"+families={{{', '.join(f'{family}: 1' for family in UNSEEN)}}}",
+    )
     result = json.loads((folder / "result.json").read_text())
     learning_curves(jobs, result, HERE / "learning_curves.png")
     for name in FIGURES:
@@ -245,7 +257,14 @@ def main() -> None:
     readme = HERE / "README.md"
     text = readme.read_text()
     text = between_markers(text, "table", table(result))
-    text = between_markers(text, "families", family_table(result))
+    text = between_markers(
+        text, "families", family_table(result, ("schedule_best", "probe_rule", "schedule_per_family"))
+    )
+    elsewhere = json.loads((unseen / "result.json").read_text())
+    text = between_markers(text, "unseen", table(elsewhere))
+    text = between_markers(
+        text, "unseen_families", family_table(elsewhere, ("schedule_best", "probe_rule", "static_best"))
+    )
     text = between_markers(text, "seeds", seed_table(jobs, folder))
     searching = sum(json.loads((path.parent / "result.json").read_text())["wall_seconds"] for path in found)
     minutes = [json.loads((one.folder / "result.json").read_text())["wall_seconds"] / 60 for one in jobs]
