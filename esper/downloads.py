@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -106,7 +106,6 @@ def unpack(task: str, source: Source, archive: Path, top: str, members: Sequence
                         raise _Refused(f"{archive} holds no file {top}/{name}")
                     with content, open(partial / name, "wb") as file:
                         shutil.copyfileobj(content, file)
-            # The lock's folder is what becomes the unpacked one, so another takes its place.
             os.replace(partial, folder)
     return folder
 
@@ -150,13 +149,27 @@ def _locked(path: Path) -> Iterator[Path]:
     """An empty folder to make ``path`` in, while no other process does; gone afterwards, unless it was moved."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    with FileLock(path.with_name(f".{path.name}.lock")):
+    with _waited_for(FileLock(path.with_name(f".{path.name}.lock")), path):
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: the lock is ours
         try:
             partial.mkdir()
             yield partial
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _waited_for(lock: FileLock, path: Path) -> Iterator[None]:
+    """Hold the lock, and say so if another process has to be waited for."""
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"waiting for another process that makes {path}", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _download(source: Source, url: str, folder: Path) -> None:

@@ -95,7 +95,7 @@ def _run(
     """The iterations, the comparison and the report."""
     config, ranks = laboratory.config, laboratory.ranks
     events = None if ranks.is_first else EventBuffer()
-    loggers = [*_loggers(config, folder), *mirror] if events is None else [events]
+    loggers = [*_loggers(config, folder), *map(InBackground, mirror)] if events is None else [events]
     with TelemetryHub(loggers, config.telemetry.level) as hub:
         trainer = Trainer(laboratory, folder, hub, events, signals=signals, stopwatch=stopwatch)
         trainer.begin(start)

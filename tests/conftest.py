@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,18 +25,6 @@ def own_cache() -> Iterator[None]:
         os.environ["ESPER_CACHE_DIR"] = folder
         yield
         del os.environ["ESPER_CACHE_DIR"]
-
-
-@pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
-    """What Hydra and its launchers leave on the root logger writes to a stream that is gone after the test."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    for handler in list(root.handlers):
-        if handler not in handlers and type(handler) is logging.StreamHandler:  # pytest's own are subclasses
-            root.removeHandler(handler)
-    root.setLevel(level)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

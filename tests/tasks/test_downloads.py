@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from esper.downloads import DataError, Source, fetch, unpack
 from tests.tasks.archives import Server, left_in, serving, source, tar
@@ -99,6 +100,16 @@ def test_four_processes_at_once_download_once(server: Server, tmp_path: Path) ->
     ends = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, ends
     assert server.requests == [NAME]
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+
+
+def test_whoever_waits_for_another_process_says_so(server: Server, tmp_path: Path) -> None:
+    with FileLock(tmp_path / f".{NAME}.lock"):
+        process = start(tmp_path, server.url)
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"waiting for another process that makes {tmp_path / NAME}\n"
+    assert process.wait(timeout=120) == 0
+    process.communicate()
     assert (tmp_path / NAME).read_bytes() == CONTENT
 
 
