@@ -68,7 +68,7 @@ def tune(one: Job, num_hosts: int, budget: int | None, at_once: int) -> list[Pat
     words = (f"num_hosts={num_hosts}", f"tuning_epochs={'null' if budget is None else budget}")
 
     def one_group(names: Sequence[str]) -> Path:
-        folder = RUNS / f"tuning-{names[0]}"
+        folder = RUNS / f"tuning-{names[0]}-{budget or 'as-training'}"
         return evaluate(folder, [one], f"controllers=[{','.join(names)}]", *words) / "tuning.json"
 
     with ThreadPoolExecutor(at_once) as pool:
@@ -221,8 +221,49 @@ def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> 
     figure.savefig(path, dpi=150)
 
 
+def write(jobs: Sequence[Job], tunings: Sequence[Path], folder: Path, unseen: Path) -> None:
+    """Renew tables and figures here, and the table of the repository's README."""
+    result, elsewhere = (json.loads((each / "result.json").read_text()) for each in (folder, unseen))
+    learning_curves(jobs, result, HERE / "learning_curves.png")
+    for name in FIGURES:
+        shutil.copyfile(folder / "plots" / name, HERE / name)
+    shutil.copyfile(folder / "controllers.csv", HERE / "controllers.csv")
+    parts = {
+        "facts": facts(jobs, tunings, result),
+        "table": table(result),
+        "families": family_table(result, ("schedule_best", "probe_rule", "schedule_per_family")),
+        "unseen": table(elsewhere),
+        "unseen_families": family_table(elsewhere, ("schedule_best", "probe_rule", "static_best")),
+        "seeds": seed_table(jobs, folder),
+    }
+    readme = HERE / "README.md"
+    text = readme.read_text()
+    for name, content in parts.items():
+        text = between_markers(text, name, content)
+    readme.write_text(text)
+    front = Path("README.md")
+    front.write_text(between_markers(front.read_text(), "growth_pays", short_table(result)))
+    print(parts["table"])
+
+
+def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) -> str:
+    """Where the numbers come from."""
+    hosts = result["controllers"][0]["num_hosts"]
+    searching = sum(json.loads((path.parent / "result.json").read_text())["wall_seconds"] for path in tunings)
+    minutes = [json.loads((one.folder / "result.json").read_text())["wall_seconds"] / 60 for one in jobs]
+    seeds = ", ".join(str(run["seed"]) for run in result["checkpoints"])
+    return (
+        f"Commit `{result['git_sha'][:9]}`, run seeds {seeds}; {hosts} held-out hosts, {result['num_cpus']} cores, "
+        f"{result['tuning']['budget']:,} environment epochs for each tuned control "
+        f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
+        f"{max(minutes):.0f} minutes a run seed on one core, tuning {searching / 60:.0f} minutes of a core, judging "
+        f"{result['wall_seconds'] / 60:.0f} minutes. "
+        f"On the way from the best fixed schedule to the oracle: {100 * result['way_to_the_oracle']:.0f} %."
+    )
+
+
 def main() -> None:
-    """Train, evaluate, write."""
+    """Train, tune, judge, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="run seeds, from 0")
     parser.add_argument("--at-once", type=int, default=2, help="runs and searches beside each other, each on one core")
@@ -232,56 +273,18 @@ def main() -> None:
     options = parser.parse_args()
     jobs = [job(seed) for seed in range(options.seeds)]
     make(jobs, options.at_once)
-    found = tune(jobs[0], options.hosts, options.tuning_epochs, options.at_once)
-    folder = evaluate(
-        RUNS / f"evaluation-{options.seeds}",
-        jobs,
+    tunings = tune(jobs[0], options.hosts, options.tuning_epochs, options.at_once)
+    words = (
         f"num_hosts={options.hosts}",
         f"devices={options.devices}",
-        f"tuning=[{','.join(map(str, found))}]",
+        f"tuning=[{','.join(map(str, tunings))}]",
     )
-    unseen = evaluate(
-        RUNS / f"unseen-{options.seeds}",
-        jobs,
-        f"num_hosts={options.hosts}",
-        f"devices={options.devices}",
-        f"tuning=[{','.join(map(str, found))}]",
-        f"controllers=[{','.join(RIVALS_THERE)}]",
-        f"+families={{{', '.join(f'{family}: 1' for family in UNSEEN)}}}",
-    )
-    result = json.loads((folder / "result.json").read_text())
-    learning_curves(jobs, result, HERE / "learning_curves.png")
-    for name in FIGURES:
-        shutil.copyfile(folder / "plots" / name, HERE / name)
-    shutil.copyfile(folder / "controllers.csv", HERE / "controllers.csv")
-    readme = HERE / "README.md"
-    text = readme.read_text()
-    text = between_markers(text, "table", table(result))
-    text = between_markers(
-        text, "families", family_table(result, ("schedule_best", "probe_rule", "schedule_per_family"))
-    )
-    elsewhere = json.loads((unseen / "result.json").read_text())
-    text = between_markers(text, "unseen", table(elsewhere))
-    text = between_markers(
-        text, "unseen_families", family_table(elsewhere, ("schedule_best", "probe_rule", "static_best"))
-    )
-    text = between_markers(text, "seeds", seed_table(jobs, folder))
-    searching = sum(json.loads((path.parent / "result.json").read_text())["wall_seconds"] for path in found)
-    minutes = [json.loads((one.folder / "result.json").read_text())["wall_seconds"] / 60 for one in jobs]
-    way = result["way_to_the_oracle"]
-    seeds = "run seed 0" if options.seeds == 1 else f"run seeds 0 to {options.seeds - 1}"
-    facts = (
-        f"Commit `{result['git_sha'][:9]}`, {seeds}, {options.hosts} held-out hosts, {result['num_cpus']} cores, "
-        f"{result['tuning']['budget']:,} environment epochs for each tuned control "
-        f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
-        f"{max(minutes):.0f} minutes a run seed on one core, tuning {searching / 60:.0f} minutes of a core, judging "
-        f"{result['wall_seconds'] / 60:.0f} minutes. "
-        f"On the way from the best fixed schedule to the oracle: {100 * way:.0f} %."
-    )
-    readme.write_text(between_markers(text, "facts", facts))
-    front = Path("README.md")
-    front.write_text(between_markers(front.read_text(), "growth_pays", short_table(result)))
-    print(table(result))
+    label = f"{options.seeds}-seeds-{options.hosts}-hosts-{options.tuning_epochs or 'as-training'}"
+    folder = evaluate(RUNS / f"evaluation-{label}", jobs, *words)
+    families = ", ".join(f"{family}: 1" for family in UNSEEN)
+    rivals = f"controllers=[{','.join(RIVALS_THERE)}]"
+    unseen = evaluate(RUNS / f"unseen-{label}", jobs, *words, rivals, f"+families={{{families}}}")
+    write(jobs, tunings, folder, unseen)
 
 
 if __name__ == "__main__":
