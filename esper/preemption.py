@@ -42,12 +42,17 @@ class StopSignals:
     def __init__(self) -> None:
         self.requested = 0
         self._deferring = False
+        self._pass_on: Callable[[], object] = lambda: None
         self._before: dict[int, Any] = {}
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """The first signal inside is only noted; a second one is not held back. What was noted is raised at the end."""
-        self._deferring = True
+    def deferred(self, pass_on: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """The first signal inside is only noted; a second one is not held back. What was noted is raised at the end.
+
+        Args:
+            pass_on: called at once for the first signal.
+        """
+        self._deferring, self._pass_on = True, pass_on
         try:
             yield
         finally:
@@ -72,6 +77,7 @@ class StopSignals:
         if not self._deferring or self.requested:
             raise Preempted(number)
         self.requested = number
+        self._pass_on()
 
 
 class Vote:

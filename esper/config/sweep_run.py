@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from omegaconf import DictConfig
 from esper.config.entries import Entry
 from esper.config.errors import RunError
 from esper.config.sweep import SweepJob, mark_refused
-from esper.config.sweep_task import JobWork, SweepTask
+from esper.config.sweep_task import JobWork, SweepTask, this_process
 from esper.preemption import StopSignals
 from esper.runs import RunCondition, RunFolder
 from esper.telemetry.sweep_view import JobRow, print_sweep
@@ -25,6 +27,9 @@ from esper.telemetry.sweep_view import JobRow, print_sweep
 WAITING = {RunCondition.EMPTY: "new", RunCondition.INTERRUPTED: "to be continued", RunCondition.FAILED: "to be retried"}
 PATIENT = "hydra_submitit_launcher"
 """Launchers that stop listening to the other jobs when one is lost: each of their jobs is launched by itself."""
+
+WORKERS = "hydra_joblib_launcher"
+"""A launcher that kills its jobs when it is interrupted: they are asked to end, and it waits until they have."""
 
 
 def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]) -> bool:
@@ -51,9 +56,8 @@ def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobW
             mark_refused(job)
     lost: dict[int, str] = {}
     try:
-        with StopSignals():
-            if waiting:
-                lost = _launch(loader, master, entry, work, waiting)
+        if waiting:
+            lost = _launch(loader, master, entry, work, waiting)
     finally:
         rows = [_row(job, lost.get(job.number)) for job in jobs]
         print_sweep(sweep_dir, rows)
@@ -76,13 +80,23 @@ def _launch(
 ) -> dict[int, str]:
     """Give jobs to the launcher; returns what it says about those that it lost."""
     target = str(master.hydra.launcher._target_)
-    here, patient = target.endswith(".BasicLauncher"), PATIENT in target
-    task = SweepTask(entry=entry.config_name, work=work, isolated=not patient, quiet=not (here or patient), here=here)
+    in_turn, patient = target.endswith(".BasicLauncher"), PATIENT in target
     context = HydraContext(config_loader=loader, callbacks=Callbacks(master))
-    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
-    if not patient:
-        return _launch_some(launcher, jobs)
-    return _launch_each(launcher, jobs, int(master.hydra.launcher.get("array_parallelism") or len(jobs)))
+    with StopSignals() as signals, tempfile.TemporaryDirectory(prefix="esper-sweep-") as scratch:
+        ending = Path(scratch) / "ending"
+        task = SweepTask(
+            entry=entry.config_name,
+            work=work,
+            isolated=not patient,
+            quiet=not (in_turn or patient),
+            sweep=this_process(),
+            ending=ending,
+        )
+        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
+        if patient:
+            return _launch_each(launcher, jobs, int(master.hydra.launcher.get("array_parallelism") or len(jobs)))
+        with signals.deferred(ending.touch) if WORKERS in target else contextlib.nullcontext():
+            return _launch_some(launcher, jobs)
 
 
 def _launch_each(launcher: Launcher, jobs: Sequence[SweepJob], side_by_side: int) -> dict[int, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,18 @@ PREEMPTING = signal.SIGUSR2
 """What submitit asks Slurm to send before a time limit; with ``scancel --signal=USR2 <job>`` anybody can."""
 
 
+POLL_SECONDS = 0.5
+"""How often a job looks whether its sweep has been asked to end."""
+
+Process = tuple[str, int]
+"""Name of a machine, and a process on it."""
+
+
+def this_process() -> Process:
+    """The process that asks."""
+    return platform.node(), os.getpid()
+
+
 class JobWork(Protocol):
     """What a job does.
 
@@ -47,29 +61,31 @@ class SweepTask:
         entry: name of the entry point's root configuration.
         work: of the entry point.
         isolated, quiet: for ``work``.
-        here: the job runs in the process of the sweep, so that a request to end is one to end the sweep.
+        sweep: process of the sweep; for a job that runs in it, a request to end is one to end the sweep.
+        ending: a file that appears when the sweep is asked to end; jobs elsewhere on this machine look for it.
     """
 
     entry: str
     work: JobWork
     isolated: bool
     quiet: bool
-    here: bool
+    sweep: Process
+    ending: Path
 
     def __call__(self, cfg: DictConfig) -> None:
         run_dir = Path(HydraConfig.get().runtime.output_dir)
         config = load(cfg, ENTRIES[self.entry].schema)
         folder = RunFolder(run_dir)
         # Requeued when all was done, or since the start of this sweep another one has come to it.
-        if folder.condition() in (RunCondition.FINISHED, RunCondition.RUNNING):
+        if folder.condition() in (RunCondition.FINISHED, RunCondition.RUNNING) or self.ending.exists():
             return
         if isinstance(config, Config):
             config = replace(config, resume=AUTO)
         try:
-            with requeued_on_request():
+            with requeued_on_request(), _ended_with_the_sweep(self.sweep, self.ending):
                 self.work(config, run_dir, isolated=self.isolated, quiet=self.quiet)
         except Preempted:
-            if self.here:
+            if self.sweep == this_process():
                 raise
         # One job must not end the others, whatever it failed of; the traceback stays with the run.
         except Exception as error:
@@ -84,6 +100,33 @@ def _report(folder: RunFolder, error: Exception) -> None:
         folder.status(RunState.FAILED, traceback=traceback.format_exc())
     shown = str(error) if isinstance(error, UsageError | RunError | RunFolderError) else traceback.format_exc()
     print(f"error: {folder.path.name}: {shown}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _ended_with_the_sweep(sweep: Process, ending: Path) -> Iterator[None]:
+    """While entered, what asks the sweep to end asks this process too, once; in the sweep's own it needs no help."""
+    node, process = this_process()
+    if sweep[0] != node or sweep[1] == process:
+        yield
+        return
+    if os.getsid(0) != process:
+        os.setpgid(0, 0)  # an interrupt from the keyboard reaches the sweep alone, which passes it on
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(POLL_SECONDS):
+            if ending.exists():
+                os.kill(process, signal.SIGTERM)
+                return
+
+    with StopSignals():
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
 
 
 @contextmanager

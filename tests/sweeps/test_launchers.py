@@ -125,6 +125,33 @@ def test_jobs_run_side_by_side_with_ranks_of_their_own(tmp_path: Path) -> None:
     assert "iter 2/2" not in output, "side by side, each prints into its own folder"
 
 
+@pytest.mark.parametrize("side_by_side", [1, 2])
+def test_workers_that_are_asked_to_end_start_no_more_jobs_and_the_same_command_goes_on(
+    tmp_path: Path, side_by_side: int
+) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs pip install 'esper[workers]'")
+    sweep = Sweep(tmp_path)
+    words = (
+        "seed=0,1,2",
+        "trainer.num_iterations=8",
+        "hydra/launcher=workers",
+        f"hydra.launcher.n_jobs={side_by_side}",
+    )
+    process = sweep.start(*words)
+    wait_for(lambda: all(sweep.iterations(seed) for seed in range(side_by_side)), process)
+    process.terminate()
+    output, _ = process.communicate(timeout=LONG)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    time.sleep(2.0)
+    states = [sweep.status(seed).get("state") for seed in range(3)]
+    assert states == ["preempted"] * side_by_side + [None] * (3 - side_by_side), output
+
+    code, output = sweep(*words)
+    assert code == 0, output
+    assert f"{side_by_side} to be continued" in output
+    assert [sweep.iterations(seed) for seed in range(3)] == [list(range(1, 9))] * 3
+
+
 def test_jobs_run_on_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs pip install 'esper[ray]'")
     sweep = Sweep(tmp_path, os.environ | {"HOME": str(tmp_path)})  # where Ray keeps the key of its cluster
