@@ -94,10 +94,15 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, path: Path | str, config_yaml: str) -> RunFolder:
+    def create(cls, path: Path | str, config_yaml: str, *, checkpoints: bool = True) -> RunFolder:
         """Claim a folder for a new run and save its configuration there.
 
         A folder that exists is fine (Hydra makes it beforehand) as long as no run is in it.
+
+        Args:
+            path: the folder.
+            config_yaml: configuration of the run.
+            checkpoints: whether it will have any; an evaluation has none.
 
         Raises:
             RunFolderError: the folder already holds a run, or cannot be made or written.
@@ -108,8 +113,9 @@ class RunFolder:
             leftovers = [path.name for path in (folder.metrics, folder.status_file, folder.result) if path.exists()]
             if leftovers:
                 raise FileExistsError
-            folder.checkpoints.mkdir(parents=True, exist_ok=True)
-            folder.plots.mkdir(exist_ok=True)
+            folder.plots.mkdir(parents=True, exist_ok=True)
+            if checkpoints:
+                folder.checkpoints.mkdir(exist_ok=True)
             # "x" fails if the file is there, so that of two runs started at once on one folder only one goes on.
             with folder.config.open("x", encoding="utf-8") as file:
                 file.write(config_yaml)

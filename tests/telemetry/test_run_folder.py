@@ -22,6 +22,9 @@ def test_a_new_folder_has_its_configuration_and_subfolders(tmp_path: Path) -> No
     assert folder.config.read_text() == "seed: 1\n"
     assert folder.checkpoints.is_dir()
     assert folder.plots.is_dir()
+    without = RunFolder.create(tmp_path / "outputs" / "evaluation", "", checkpoints=False)
+    assert without.plots.is_dir()
+    assert not without.checkpoints.exists()
 
 
 def test_a_folder_with_other_things_in_it_is_fine(tmp_path: Path) -> None:
