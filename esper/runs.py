@@ -206,9 +206,9 @@ class RunFolder:
 
     @property
     def state(self) -> RunState | None:
-        """What the status file says, ``None`` before there is one."""
+        """What the status file says, ``None`` if it says nothing that is a state."""
         found = self._status().get("state")
-        return None if found is None else RunState(found)
+        return RunState(found) if found in tuple(RunState) else None
 
     def _is_locked(self) -> bool:
         if not self.lock_file.exists():
@@ -217,10 +217,12 @@ class RunFolder:
             return not _try_lock(file)
 
     def _status(self) -> dict[str, Any]:
-        if not self.status_file.exists():
+        """What the status file says; one that is broken, as by a full disk or a power cut, says nothing."""
+        try:
+            found = json.loads(self.status_file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
             return {}
-        found: dict[str, Any] = json.loads(self.status_file.read_text(encoding="utf-8"))
-        return found
+        return found if isinstance(found, dict) else {}
 
     @property
     def last_checkpoint(self) -> Path:

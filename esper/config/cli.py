@@ -37,7 +37,7 @@ from esper.config.store import VERSION_BASE, load, with_words
 from esper.config.sweep import Planner
 from esper.config.sweep_run import require_finished, run_sweep
 from esper.config.sweep_task import JobWork
-from esper.continuation import AUTO, interrupted_run, saved_text
+from esper.continuation import AUTO, interrupted_run, saved_config, saved_text
 from esper.ranks import outside_placement
 from esper.runs import RunFolder, RunFolderError
 
@@ -225,6 +225,7 @@ def _continued(folder: str, words: Sequence[Override], entry: Entry) -> tuple[An
             raise UsageError(
                 f"resume={folder} takes place and configuration from that folder: leave {word.input_line} out"
             )
+    saved_config(RunFolder(Path(folder)))  # what is wrong with it is not for words to mend
     return with_words(saved_text(RunFolder(Path(folder))), entry.schema, words), Path(folder)
 
 
