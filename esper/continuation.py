@@ -62,6 +62,22 @@ def saved_text(folder: RunFolder) -> str:
         raise UsageError(
             f"resume: {folder.path} is no run folder (no {folder.config.name}: {error.strerror})"
         ) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"resume: {folder.path} is no run folder ({folder.config.name} is no text)") from None
+
+
+def saved_config(folder: RunFolder) -> Config:
+    """The configuration of the run in a folder.
+
+    Raises:
+        UsageError: there is none of a training run.
+    """
+    text = saved_text(folder)
+    try:
+        with refused(Config):
+            return from_yaml(text, Config)
+    except UsageError as error:
+        raise UsageError(f"resume: {folder.config} is not of a run that can go on here: {error}") from None
 
 
 def interrupted_run(parent: Path, asked: Config) -> Path | None:
@@ -76,7 +92,11 @@ def interrupted_run(parent: Path, asked: Config) -> Path | None:
 
 def _same(folder: RunFolder, asked: Config) -> bool:
     # As plain values: to load it would import the plugins of a run that may be another one.
-    return not differences(plain_yaml(saved_text(folder)), asked)
+    try:
+        with refused(Config):
+            return not differences(plain_yaml(saved_text(folder)), asked)
+    except UsageError:  # whatever it is, it is no run of this configuration
+        return False
 
 
 def require_continuable(folder: RunFolder, asked: Config) -> Config:
@@ -85,8 +105,7 @@ def require_continuable(folder: RunFolder, asked: Config) -> Config:
     Raises:
         UsageError: more than that is asked to change, or there is no configuration of a training run.
     """
-    with refused(Config):
-        saved = from_yaml(saved_text(folder), Config)
+    saved = saved_config(folder)
     changed = differences(to_plain(saved), asked, FREE)
     if changed:
         raise UsageError(

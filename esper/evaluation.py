@@ -155,7 +155,9 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
         laboratory = build_laboratory(experiment(config, trained), ranks)
         policies = [_restore(laboratory, run) for run in trained]
         tuning = read_tunings(config, laboratory.config)
-    folder = RunFolder.create(run_dir, to_yaml(config)) if ranks.is_first else RunFolder(run_dir)
+    folder = RunFolder(run_dir)
+    if ranks.is_first:
+        RunFolder.create(run_dir, to_yaml(config), checkpoints=False)
     if ranks.is_first and config.console != "off":
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
         Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

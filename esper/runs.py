@@ -94,10 +94,15 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, path: Path | str, config_yaml: str) -> RunFolder:
+    def create(cls, path: Path | str, config_yaml: str, *, checkpoints: bool = True) -> RunFolder:
         """Claim a folder for a new run and save its configuration there.
 
         A folder that exists is fine (Hydra makes it beforehand) as long as no run is in it.
+
+        Args:
+            path: the folder.
+            config_yaml: configuration of the run.
+            checkpoints: whether it will have any; an evaluation has none.
 
         Raises:
             RunFolderError: the folder already holds a run, or cannot be made or written.
@@ -108,8 +113,9 @@ class RunFolder:
             leftovers = [path.name for path in (folder.metrics, folder.status_file, folder.result) if path.exists()]
             if leftovers:
                 raise FileExistsError
-            folder.checkpoints.mkdir(parents=True, exist_ok=True)
-            folder.plots.mkdir(exist_ok=True)
+            folder.plots.mkdir(parents=True, exist_ok=True)
+            if checkpoints:
+                folder.checkpoints.mkdir(exist_ok=True)
             # "x" fails if the file is there, so that of two runs started at once on one folder only one goes on.
             with folder.config.open("x", encoding="utf-8") as file:
                 file.write(config_yaml)
@@ -200,9 +206,9 @@ class RunFolder:
 
     @property
     def state(self) -> RunState | None:
-        """What the status file says, ``None`` before there is one."""
+        """What the status file says, ``None`` if it says nothing that is a state."""
         found = self._status().get("state")
-        return None if found is None else RunState(found)
+        return RunState(found) if found in tuple(RunState) else None
 
     def _is_locked(self) -> bool:
         if not self.lock_file.exists():
@@ -211,10 +217,12 @@ class RunFolder:
             return not _try_lock(file)
 
     def _status(self) -> dict[str, Any]:
-        if not self.status_file.exists():
+        """What the status file says; one that is broken, as by a full disk or a power cut, says nothing."""
+        try:
+            found = json.loads(self.status_file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
             return {}
-        found: dict[str, Any] = json.loads(self.status_file.read_text(encoding="utf-8"))
-        return found
+        return found if isinstance(found, dict) else {}
 
     @property
     def last_checkpoint(self) -> Path:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,10 +34,10 @@ from esper.config.errors import RunError, UsageError, refused
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
 from esper.config.store import VERSION_BASE, load, with_words
-from esper.config.sweep import plan
+from esper.config.sweep import Planner
 from esper.config.sweep_run import require_finished, run_sweep
 from esper.config.sweep_task import JobWork
-from esper.continuation import AUTO, interrupted_run, saved_text
+from esper.continuation import AUTO, interrupted_run, saved_config, saved_text
 from esper.ranks import outside_placement
 from esper.runs import RunFolder, RunFolderError
 
@@ -131,7 +132,15 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
             with read_write(master.hydra):
                 master.hydra.sweep.dir = str(sweep_dir)
                 master.hydra.overrides.hydra += [f"hydra.sweep.dir='{sweep_dir}'", "hydra.mode=MULTIRUN"]
-            jobs = plan(loader, master, entry, _load_sweep_job, _sweep_folder, check)
+            planner = Planner(
+                loader=loader,
+                master=master,
+                schema=entry.schema,
+                load=partial(_load_sweep_job, entry),
+                folder_of=_sweep_folder,
+                check=check,
+            )
+            jobs = planner.plan()
         check_writable(sweep_dir)
         require_finished(run_sweep(loader, master, entry, task, jobs), sweep_dir)
     finally:
@@ -216,6 +225,7 @@ def _continued(folder: str, words: Sequence[Override], entry: Entry) -> tuple[An
             raise UsageError(
                 f"resume={folder} takes place and configuration from that folder: leave {word.input_line} out"
             )
+    saved_config(RunFolder(Path(folder)))  # what is wrong with it is not for words to mend
     return with_words(saved_text(RunFolder(Path(folder))), entry.schema, words), Path(folder)
 
 
@@ -231,7 +241,7 @@ def is_group(word: Override) -> bool:
     return (CONF_DIR / word.key_or_group).is_dir()
 
 
-def _load_sweep_job(cfg: DictConfig, entry: Entry) -> Any:
+def _load_sweep_job(entry: Entry, cfg: DictConfig) -> Any:
     config, _ = _load_job(cfg, entry, Path)
     if isinstance(config, Config) and config.resume not in (None, AUTO):
         raise UsageError(f"resume={config.resume} goes on with one run: leave -m out, or say resume=auto")

@@ -145,21 +145,33 @@ def to_yaml(config: Config | EvaluateConfig) -> str:
 
 def from_yaml(text: str, schema: type[Schema]) -> Schema:
     """The configuration that :func:`to_yaml` wrote."""
-    root, said = OmegaConf.structured(schema), cast(DictConfig, OmegaConf.create(text))
+    return load(_over(schema, text), schema)
+
+
+def _over(schema: type[Schema], text: str) -> DictConfig:
+    """A schema, the host's that of its family, with what :func:`to_yaml` wrote."""
+    root, said = OmegaConf.structured(schema), _read(text)
     family = OmegaConf.select(said, "host.name")
     if family in HOST_SCHEMAS:
         root.host = OmegaConf.structured(HOST_SCHEMAS[family])
-    return load(cast(DictConfig, OmegaConf.merge(root, said)), schema)
+    return cast(DictConfig, OmegaConf.merge(root, said))
+
+
+def _read(text: str) -> DictConfig:
+    said = OmegaConf.create(text)
+    if not isinstance(said, DictConfig):
+        raise ValueError("a configuration has keys and values")
+    return said
 
 
 def plain_yaml(text: str) -> dict[str, Any]:
     """What :func:`to_yaml` wrote as plain values, neither checked nor completed."""
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text)))
+    return cast(dict[str, Any], OmegaConf.to_container(_read(text)))
 
 
 def with_words(text: str, schema: type[Schema], words: Sequence[Override]) -> Schema:
     """The configuration that :func:`to_yaml` wrote, changed by words of the command line."""
-    cfg = cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text)))
+    cfg = _over(schema, text)
     ConfigLoaderImpl._apply_overrides_to_config(list(words), cfg)
     return load(cfg, schema)
 

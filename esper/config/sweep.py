@@ -16,17 +16,10 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from esper.config.entries import Entry
 from esper.config.errors import UsageError, refused
 from esper.config.naming import configuration_letters, letters, readable
 from esper.config.store import to_plain
 from esper.runs import RunFolder, RunState
-
-LoadJob = Callable[[DictConfig, Entry], Any]
-"""Makes a composed configuration the schema's dataclass."""
-
-FolderOf = Callable[[DictConfig], Path]
-"""The run folder of a composed configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,82 +41,70 @@ class SweepJob:
     refusal: str | None = None
 
 
-def split(loader: ConfigLoader, master: DictConfig) -> list[tuple[list[str], list[str]]]:
-    """Words of each job, and those among them that differ from job to job.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Finds out which jobs a sweep has, and which of them can be run.
 
-    What is swept comes from the command line, and from ``hydra.sweeper.params`` of a sweep preset.
-    """
-    parser = OverridesParser.create(loader)
-    preset = [f"{key}={value}" for key, value in (master.hydra.sweeper.params or {}).items()]
-    overrides = parser.parse_overrides([*preset, *master.hydra.overrides.task])
-    swept = {word.get_key_element() for word in overrides if word.is_sweep_override()}
-    jobs = BasicSweeper.split_arguments(overrides, None)[0]
-    return [(list(job), [word for word in job if word.partition("=")[0] in swept]) for job in jobs]
-
-
-def plan(
-    loader: ConfigLoader,
-    master: DictConfig,
-    entry: Entry,
-    load_job: LoadJob,
-    folder_of: FolderOf,
-    check: Callable[[Any], None],
-) -> list[SweepJob]:
-    """All jobs of a sweep, those that cannot be run marked as such.
-
-    Args:
+    Attributes:
         loader, master: of Hydra; ``master`` is the configuration of the sweep itself.
-        entry: the entry point.
-        load_job, folder_of: of one job.
+        schema: dataclass of a job's configuration.
+        load: makes a composed configuration one of these.
+        folder_of: the run folder of a composed configuration.
         check: raises ``ValueError`` for a configuration that cannot run.
-
-    Raises:
-        UsageError: no job can be run, or two would share a folder.
     """
-    sweep_dir = Path(master.hydra.sweep.dir)
-    jobs = [
-        _plan_job(loader, master, entry, load_job, folder_of, check, sweep_dir, number, words, swept)
-        for number, (words, swept) in enumerate(split(loader, master))
-    ]
-    if all(job.refusal is not None for job in jobs):
-        raise UsageError(jobs[0].refusal or "")
-    taken: dict[Path, int] = {}
-    for job in jobs:
-        if job.run_dir in taken:
-            raise UsageError(
-                f"jobs {taken[job.run_dir]} and {job.number} of this sweep would share the run folder {job.run_dir}: "
-                "leave name and hydra.sweep.subdir to their defaults, which differ from job to job"
-            )
-        taken[job.run_dir] = job.number
-    return jobs
 
+    loader: ConfigLoader
+    master: DictConfig
+    schema: type[Any]
+    load: Callable[[DictConfig], Any]
+    folder_of: Callable[[DictConfig], Path]
+    check: Callable[[Any], None]
 
-def _plan_job(
-    loader: ConfigLoader,
-    master: DictConfig,
-    entry: Entry,
-    load_job: LoadJob,
-    folder_of: FolderOf,
-    check: Callable[[Any], None],
-    sweep_dir: Path,
-    number: int,
-    words: Sequence[str],
-    swept: Sequence[str],
-) -> SweepJob:
-    label = " ".join(swept)
-    named = list(words)
-    try:
-        with refused(entry.schema):
-            cfg = loader.load_sweep_config(master, named)
-            config = load_job(cfg, entry)
-            check(config)
-    except UsageError as error:
-        run_dir = sweep_dir / f"{readable(swept)}refused-{letters(sorted(words))}"
-        return SweepJob(number=number, words=tuple(words), label=label, run_dir=run_dir, refusal=str(error))
-    if not any(word.lstrip("+").startswith("name=") for word in words):
-        cfg.name = f"{readable(swept)}seed{config.seed}-{configuration_letters(to_plain(config))}"
-        named.append(f"name={cfg.name}")
-    return SweepJob(number=number, words=tuple(named), label=label, run_dir=folder_of(cfg))
+    def plan(self) -> list[SweepJob]:
+        """All jobs, those that cannot be run marked as such.
+
+        Raises:
+            UsageError: no job can be run, or two would share a folder.
+        """
+        jobs = [self._job(number, words, swept) for number, (words, swept) in enumerate(self._split())]
+        if all(job.refusal is not None for job in jobs):
+            raise UsageError(jobs[0].refusal or "")
+        taken: dict[Path, int] = {}
+        for job in jobs:
+            if job.run_dir in taken:
+                raise UsageError(
+                    f"jobs {taken[job.run_dir]} and {job.number} of this sweep would share the run folder "
+                    f"{job.run_dir}: leave name and hydra.sweep.subdir to their defaults, which differ from job to job"
+                )
+            taken[job.run_dir] = job.number
+        return jobs
+
+    def _split(self) -> list[tuple[list[str], list[str]]]:
+        """Words of each job, and those among them that differ from job to job.
+
+        What is swept comes from the command line, and from ``hydra.sweeper.params`` of a sweep preset.
+        """
+        hydra = self.master.hydra
+        preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
+        overrides = OverridesParser.create(self.loader).parse_overrides([*preset, *hydra.overrides.task])
+        swept = {word.get_key_element() for word in overrides if word.is_sweep_override()}
+        jobs = BasicSweeper.split_arguments(overrides, None)[0]
+        return [(list(job), [word for word in job if word.partition("=")[0] in swept]) for job in jobs]
+
+    def _job(self, number: int, words: Sequence[str], swept: Sequence[str]) -> SweepJob:
+        label, named = " ".join(swept), list(words)
+        try:
+            with refused(self.schema):
+                cfg = self.loader.load_sweep_config(self.master, named)
+                config = self.load(cfg)
+                self.check(config)
+        except UsageError as error:
+            run_dir = Path(self.master.hydra.sweep.dir) / f"{readable(swept)}refused-{letters(sorted(words))}"
+            return SweepJob(number=number, words=tuple(words), label=label, run_dir=run_dir, refusal=str(error))
+        if not any(word.lstrip("+").startswith("name=") for word in words):
+            cfg.name = f"{readable(swept)}seed{config.seed}-{configuration_letters(to_plain(config))}"
+            named.append(f"name={cfg.name}")
+        return SweepJob(number=number, words=tuple(named), label=label, run_dir=self.folder_of(cfg))
 
 
 def mark_refused(job: SweepJob) -> None:

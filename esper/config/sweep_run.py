@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import tempfile
 import threading
 from collections import Counter
@@ -20,7 +21,7 @@ from esper.config.entries import Entry
 from esper.config.errors import RunError
 from esper.config.sweep import SweepJob, mark_refused
 from esper.config.sweep_task import JobWork, SweepTask, this_process
-from esper.preemption import StopSignals
+from esper.preemption import SIGNALS, StopSignals
 from esper.runs import RunCondition, RunFolder
 from esper.telemetry.sweep_view import JobRow, print_sweep
 
@@ -28,8 +29,9 @@ WAITING = {RunCondition.EMPTY: "new", RunCondition.INTERRUPTED: "to be continued
 PATIENT = "hydra_submitit_launcher"
 """Launchers that stop listening to the other jobs when one is lost: each of their jobs is launched by itself."""
 
-WORKERS = "hydra_joblib_launcher"
-"""A launcher that kills its jobs when it is interrupted: they are asked to end, and it waits until they have."""
+ENDING = ("hydra_joblib_launcher", ".LocalLauncher")
+"""Launchers that kill or leave their jobs on this machine when they are interrupted: jobs are asked to end, and the
+sweep waits until they have."""
 
 
 def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]) -> bool:
@@ -93,18 +95,22 @@ def _launch(
             ending=ending,
         )
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
-        if patient:
-            return _launch_each(launcher, jobs, int(master.hydra.launcher.get("array_parallelism") or len(jobs)))
-        with signals.deferred(ending.touch) if WORKERS in target else contextlib.nullcontext():
+        ends = any(name in target for name in ENDING)
+        with signals.deferred(ending.touch) if ends else contextlib.nullcontext():
+            if patient:
+                side_by_side = int(master.hydra.launcher.get("array_parallelism") or len(jobs))
+                return _launch_each(launcher, jobs, side_by_side, sheltered=ends)
             return _launch_some(launcher, jobs)
 
 
-def _launch_each(launcher: Launcher, jobs: Sequence[SweepJob], side_by_side: int) -> dict[int, str]:
-    """Launch every job by itself, so many at a time."""
+def _launch_each(launcher: Launcher, jobs: Sequence[SweepJob], side_by_side: int, *, sheltered: bool) -> dict[int, str]:
+    """Launch every job by itself, so many at a time; ``sheltered`` from signals, which are the sweep's to pass on."""
     lost: dict[int, str] = {}
     turns = threading.Semaphore(side_by_side)
 
     def launch(job: SweepJob) -> None:
+        if sheltered:  # as are the processes that this thread starts: Ctrl-C goes to all of the sweep's at once
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         with turns:
             lost.update(_launch_some(launcher, [job]))
 

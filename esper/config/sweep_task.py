@@ -24,12 +24,14 @@ from esper.config.errors import RunError, UsageError
 from esper.config.root import Config
 from esper.config.store import load
 from esper.continuation import AUTO
-from esper.preemption import Preempted, StopSignals
+from esper.preemption import SIGNALS, Preempted, StopSignals
 from esper.runs import RunCondition, RunFolder, RunFolderError, RunState
 
 PREEMPTING = signal.SIGUSR2
-"""What submitit asks Slurm to send before a time limit; with ``scancel --signal=USR2 <job>`` anybody can."""
+"""What submitit sends, or asks Slurm to send, before a time limit; with ``scancel --signal=USR2 <job>`` anybody can."""
 
+LOCAL_REQUEUE = 144
+"""Exit code by which submitit's jobs on this machine are started again."""
 
 POLL_SECONDS = 0.5
 """How often a job looks whether its sweep has been asked to end."""
@@ -120,6 +122,7 @@ def _ended_with_the_sweep(sweep: Process, ending: Path) -> Iterator[None]:
                 return
 
     with StopSignals():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # submitit's jobs are started with them blocked
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
@@ -131,12 +134,12 @@ def _ended_with_the_sweep(sweep: Process, ending: Path) -> Iterator[None]:
 
 @contextmanager
 def requeued_on_request() -> Iterator[None]:
-    """In a Slurm job, leave a checkpoint and go back to the queue when asked to.
+    """In a job of submitit's, leave a checkpoint and go back to the queue when asked to, as before a time limit.
 
-    The job that Slurm starts again is the same: it finds the run in its folder and goes on with it.
+    The job that is started again is the same: it finds the run in its folder and goes on with it.
     """
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None or os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
+    executor = os.environ.get("SUBMITIT_EXECUTOR")
+    if executor not in ("slurm", "local"):
         yield
         return
     asked = False
@@ -151,13 +154,17 @@ def requeued_on_request() -> Iterator[None]:
         try:
             yield
         except Preempted as stopped:
-            _leave_slurm(job if asked else None, stopped.code)
+            if executor == "slurm":
+                if asked:
+                    subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True, timeout=60)
+                _leave(stopped.code)
+            if asked:
+                _leave(LOCAL_REQUEUE)
+            raise
 
 
-def _leave_slurm(requeued: str | None, code: Any) -> NoReturn:
+def _leave(code: int) -> NoReturn:
     """End this process without a result, by which submitit would take the job for done."""
-    if requeued is not None:
-        subprocess.run(["scontrol", "requeue", requeued], check=True, timeout=60)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

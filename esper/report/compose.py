@@ -95,7 +95,7 @@ def _notes(sweep: Sweep, statistic: str, score: Quantity, *, asked: bool) -> Ite
         (RunState.RUNNING, "still running"),
         ("killed", "killed: their process ended without a word"),
         ("empty", "empty: nothing was recorded"),
-        ("unknown", "of unknown state: they have no status.json"),
+        ("unknown", "of unknown state: they have no status.json that can be read"),
     ):
         names = [run.path.name for run in runs if run.state == state]
         if names:

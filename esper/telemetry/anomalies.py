@@ -33,6 +33,8 @@ class AnomalyLimits:
         min_entropy: least normalised entropy (entropy / log of the number of legal choices) of a head.
         min_explained_variance: below this, values predict worse than their mean by far; -1 is an error of twice the
             variance of the returns.
+        value_start: iterations that a value function has to learn what returns are like; until then it may say
+            anything. Healthy runs have been below -1 up to the seventh.
         max_gradient_norm: largest gradient norm before clipping.
         max_ratio, min_ratio: largest and smallest probability ratio of an update.
         max_accuracy_drop: largest fall of final val accuracy below its mean over the last iterations, as a fraction
@@ -43,6 +45,7 @@ class AnomalyLimits:
 
     min_entropy: float = 0.01
     min_explained_variance: float = -1.0
+    value_start: int = 10
     max_gradient_norm: float = 100.0
     max_ratio: float = 5.0
     min_ratio: float = 0.1
@@ -77,10 +80,10 @@ def entropy_collapse(metrics: Metrics, min_entropy: float) -> Found:
             yield "entropy_collapse", f"head {head} has normalised entropy {value:.4g} < {min_entropy:g}", value
 
 
-def value_collapse(metrics: Metrics, min_explained_variance: float) -> Found:
-    """A value function that misleads."""
+def value_collapse(iteration: int, metrics: Metrics, min_explained_variance: float, start: int) -> Found:
+    """A value function that misleads, though it had ``start`` iterations to learn."""
     value = metrics.get(EXPLAINED_VARIANCE)
-    if value is not None and value < min_explained_variance:
+    if iteration > start and value is not None and value < min_explained_variance:
         yield "value_collapse", f"explained variance {value:.4g} < {min_explained_variance:g}", value
 
 
@@ -129,7 +132,7 @@ def detect(
         *non_finite(timeless),
         *ratio_explosion(timeless, limits.max_ratio, limits.min_ratio),
         *entropy_collapse(timeless, limits.min_entropy),
-        *value_collapse(timeless, limits.min_explained_variance),
+        *value_collapse(iteration, timeless, limits.min_explained_variance, limits.value_start),
         *gradient_norm(timeless, limits.max_gradient_norm),
         *accuracy_drop(timeless, earlier, limits.max_accuracy_drop, limits.accuracy_window),
     ]

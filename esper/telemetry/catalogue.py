@@ -254,8 +254,8 @@ SECTIONS: tuple[Section, ...] = (
                 "How well stored values predicted returns.",
                 "1 − Var(G − V) / Var(G), complete episodes",
                 "fraction of 1",
-                "towards 1; below 0 is worse than their mean, below −1 the anomaly `value_collapse` (usual at the very "
-                "start). `null` if returns do not vary",
+                "towards 1; below 0 is worse than their mean: usual at the start, later below −1 the anomaly "
+                "`value_collapse`. `null` if returns do not vary",
             ),
             Metric(
                 "losses/grad_norm",

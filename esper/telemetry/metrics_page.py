@@ -47,7 +47,11 @@ def _anomalies() -> str:
         ("non_finite", "a metric is NaN or infinite, or minibatches were skipped because loss or gradient was"),
         ("ratio_explosion", f"a probability ratio is above {limits.max_ratio:g} or below {limits.min_ratio:g}"),
         ("entropy_collapse", f"normalised entropy of a head is below {limits.min_entropy:g}"),
-        ("value_collapse", f"explained variance is below {limits.min_explained_variance:g}"),
+        (
+            "value_collapse",
+            f"explained variance is below {limits.min_explained_variance:g} after the first "
+            f"{limits.value_start} iterations",
+        ),
         ("gradient_norm", f"the gradient norm before clipping is above {limits.max_gradient_norm:g}"),
         (
             "accuracy_drop",

@@ -9,7 +9,7 @@ from itertools import pairwise
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from esper.report.folders import KILLED
+from esper.report.folders import KILLED, UNKNOWN
 from esper.runs import RunState
 from esper.telemetry.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS, STAGE_COLOURS
 from esper.telemetry.view import (
@@ -70,7 +70,7 @@ def screen(progress: Progress, width: int) -> RenderableType:
 def header(progress: Progress, width: int) -> Text:
     """Folder, state, how far, how fast, how long still."""
     name = progress.folder.path.resolve().name
-    state = progress.state or "waiting"
+    state = progress.state or (UNKNOWN if progress.history else "waiting")
     text = Text(name if len(name) <= width else "…" + name[1 - width :], "bold")
     text.append("\n").append(state, STATE_STYLES.get(state, "bold"))
     if progress.num_iterations:

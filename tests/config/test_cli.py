@@ -236,6 +236,47 @@ def test_resume_takes_folder_and_configuration_of_a_run_and_what_words_change(
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"lightning: true",
+            "resume: foreign/config.yaml is not of a run that can go on here: unknown key 'lightning'",
+        ),
+        (
+            b"- a",
+            "resume: foreign/config.yaml is not of a run that can go on here: a configuration has keys and values",
+        ),
+        (b": : x", "resume: foreign/config.yaml is not of a run that can go on here: "),
+        (b"\xff", "resume: foreign is no run folder (config.yaml is no text)"),
+    ],
+)
+def test_a_foreign_folder_is_refused_by_name_and_in_the_way_of_no_other_run(
+    esper: Callable[..., Outcome], tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.yaml").write_bytes(content)
+    code, err, runs = esper("resume=foreign")
+    assert (code, runs) == (2, [])
+    assert message in err
+    assert err.count("\n") == 1
+    code, err, [(_, run_dir)] = esper("+preset=smoke", "resume=auto", f"hydra.run.dir={tmp_path}/new")
+    assert (code, err, run_dir.name) == (0, "", "new")
+    assert (tmp_path / "foreign" / "config.yaml").read_bytes() == content
+
+
+def test_a_run_on_hosts_of_another_family_is_resumed_by_its_folder_too(
+    esper: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """Keys of ``host`` depend on its name."""
+    config = compose("+preset=textbook", "env.mapping=matmul", "name=mine")
+    assert config.host.name != compose().host.name
+    RunFolder.create(tmp_path / "outputs" / "mine", to_yaml(config)).status("preempted")
+    code, err, [(found, _)] = esper("resume=outputs/mine", "trainer.num_iterations=9")
+    assert (code, err) == (0, "")
+    assert found.host == config.host
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["resume=nowhere"], "resume: nowhere is no run folder (no config.yaml: No such file or directory)"),

@@ -144,6 +144,10 @@ def test_the_command_answers_in_one_line(tmp_path: Path, words: list[str], messa
 # --------------------------------------------------------------------------------------------------------- results
 
 
+def test_an_evaluation_leaves_no_folder_of_checkpoints(finished: Path) -> None:
+    assert [path.name for path in finished.iterdir() if path.is_dir()] == ["plots"]
+
+
 def test_rows_stand_in_the_order_asked_for_with_a_sampled_one_after_the_learned(finished: Path) -> None:
     rows = read(finished / "result.json")["controllers"]
     assert [row["name"] for row in rows] == [

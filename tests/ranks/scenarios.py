@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -22,17 +23,31 @@ sys.path[:0] = [str(TESTS), str(TESTS / "ppo")]
 from cue_world import filled_buffer, new_buffer, small_policy  # noqa: E402
 from helpers import small_laboratory  # noqa: E402
 
-from esper.policy import Normaliser  # noqa: E402
+from esper.policy import GrowthPolicy, Normaliser  # noqa: E402
 from esper.policy.normaliser import moments  # noqa: E402
 from esper.ppo import Metrics, PPOSettings, RolloutBuffer, ppo_update  # noqa: E402
 from esper.ppo.losses import normalise_advantages  # noqa: E402
 from esper.preemption import StopSignals, Vote  # noqa: E402
 from esper.ranks import ALONE, Placement, Ranks, connected  # noqa: E402
+from esper.runs import RunFolder  # noqa: E402
+from esper.telemetry.buffer import EventBuffer  # noqa: E402
+from esper.telemetry.events import Level, to_record  # noqa: E402
+from esper.telemetry.hub import TelemetryHub  # noqa: E402
+from esper.trainer import Trainer  # noqa: E402
 from esper.tuning import tune  # noqa: E402
 
 NUM_ENVS = 5
 SHARES = (range(3), range(3, 5))
 """Uneven: three environments on the first rank, two on the second."""
+
+GROWING = (
+    "env.num_epochs=4",
+    "ppo.num_minibatches=1",
+    "ppo.target_kl=null",
+    "telemetry.level=normal",
+    "telemetry.escalation_iterations=1",
+)
+"""Three environments that train: two on the first rank, one on the second."""
 
 LEARNING = PPOSettings(num_minibatches=1, update_epochs=4, target_kl=None)
 
@@ -143,6 +158,38 @@ def tuned(ranks: Ranks) -> Any:
     return tune(laboratory, twins, budget=60, controls=["schedule_best", "static_full"]).to_record()
 
 
+class Kept(EventBuffer):
+    """What the first rank writes, kept in memory."""
+
+    name = "kept"
+
+
+def escalates(ranks: Ranks) -> Any:
+    """Three iterations; in the first, actions of the last rank's last environment look far less likely than they were.
+
+    Returns parameters, levels of telemetry after each iteration, and what the first rank is told.
+    """
+    laboratory = replace(small_laboratory(*GROWING), ranks=ranks)
+    own = None if ranks.is_first else EventBuffer()
+    kept = own or Kept()
+    levels = []
+
+    def update(policy: GrowthPolicy, optimizer: torch.optim.Optimizer, buffer: RolloutBuffer, *rest: Any) -> Any:
+        if trainer.iteration == 0 and ranks.rank == ranks.size - 1:
+            log_prob = buffer.data.log_prob
+            log_prob[-1, :, 0] -= 3 * (log_prob[-1, :, 0] != 0)
+        return ppo_update(policy, optimizer, buffer, *rest)
+
+    with TelemetryHub([kept], Level.normal) as hub, patch("esper.trainer.ppo_update", update):
+        trainer = Trainer(laboratory, RunFolder(Path("nowhere")), hub, own)
+        trainer.begin()
+        for _ in range(3):
+            trainer.iterate()
+            levels.append((trainer.escalation.level.name, hub.level.name))
+    told = [to_record(event) for event in kept.drain()] if ranks.is_first else []
+    return [parameter.detach() for parameter in trainer.policy.parameters()], levels, told
+
+
 SCENARIOS = (
     uneven,
     uneven_per_head,
@@ -153,6 +200,7 @@ SCENARIOS = (
     exchanges,
     votes,
     tuned,
+    escalates,
 )
 
 

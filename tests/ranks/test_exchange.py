@@ -89,6 +89,23 @@ def test_merged_normalisers_equal_that_of_one_rank(pair: list[Found], single: Fo
     assert float(expected["count"]) == 2 * 5 * 7
 
 
+def test_all_ranks_look_closer_after_an_anomaly_that_one_has_seen_and_fall_back_together(
+    pair: list[Found], single: Found
+) -> None:
+    """The second iteration is kept at debug, with the actions of every environment, and learning is the same."""
+    equal_parameters(pair, "escalates")
+    for found in (*pair, single):
+        assert found["escalates"][1] == [("debug", "debug"), ("normal", "normal"), ("normal", "normal")]
+    for found in (pair[0], single):
+        told = found["escalates"][2]
+        anomalies = {(event["iteration"], event["name"]) for event in told if event["kind"] == "anomaly"}
+        assert anomalies == {(1, "ratio_explosion")}
+        changes = [(event["iteration"], event["now"]) for event in told if event["kind"] == "level_changed"]
+        assert changes == [(1, "debug"), (2, "normal")]
+        actions = [(event["iteration"], event["environment"]) for event in told if event["kind"] == "last_action"]
+        assert sorted(actions) == [(2, environment) for environment in (0, 1, 2) for _ in range(4)]
+
+
 def test_ranks_share_a_search_and_find_the_same(pair: list[Found], single: Found) -> None:
     """Returns differ by rounding from those of one rank, whose stacks are higher."""
     first, second = pair[0]["tuned"], pair[1]["tuned"]

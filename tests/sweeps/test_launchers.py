@@ -44,7 +44,14 @@ class Sweep:
     def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "esper.train", "-m", *WORDS, "hydra.sweep.dir=multirun/mine", *words]
         return subprocess.Popen(
-            command, cwd=self.root, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=self.root,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+            preexec_fn=hear_interrupts,
         )
 
     def __call__(self, *words: str) -> tuple[int, str]:
@@ -65,6 +72,11 @@ class Sweep:
     def iterations(self, seed: int) -> list[int]:
         path = self.runs().get(seed, self.dir) / "metrics.jsonl"
         return [record["iteration"] for record in read_jsonl(path)] if path.exists() else []
+
+
+def hear_interrupts() -> None:
+    """A shell's background jobs, and all that they start, ignore interrupts unless they say otherwise."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(what: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
@@ -150,6 +162,46 @@ def test_workers_that_are_asked_to_end_start_no_more_jobs_and_the_same_command_g
     assert code == 0, output
     assert f"{side_by_side} to be continued" in output
     assert [sweep.iterations(seed) for seed in range(3)] == [list(range(1, 9))] * 3
+
+
+PROCESSES = ("trainer.num_iterations=8", "hydra/launcher=processes")
+
+
+def test_processes_of_an_interrupted_sweep_leave_checkpoints_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    """An interrupt from the keyboard goes to every process of the terminal at once."""
+    pytest.importorskip("submitit", reason="needs pip install 'esper[slurm]'")
+    sweep = Sweep(tmp_path)
+    process = sweep.start("seed=0,1", *PROCESSES)
+    wait_for(lambda: all(sweep.iterations(seed) for seed in (0, 1)), process)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=LONG)
+    assert process.returncode == 128 + signal.SIGINT, output
+    assert "Traceback" not in output
+    before = {seed: sweep.iterations(seed) for seed in (0, 1)}
+    assert [sweep.status(seed)["state"] for seed in (0, 1)] == ["preempted"] * 2, "the sweep has waited for them"
+    assert [(path / "checkpoints" / "last.pt").exists() for path in sweep.runs().values()] == [True] * 2
+
+    code, output = sweep("seed=0,1", *PROCESSES)
+    assert code == 0, output
+    assert "2 to be continued" in output
+    assert [sweep.iterations(seed) for seed in (0, 1)] == [list(range(1, 9))] * 2
+    logs = "".join(path.read_text() for path in sweep.dir.glob(".submitit/*/*_log.out"))
+    assert all(f"resuming after iteration {len(done)}" in logs for done in before.values())
+
+
+def test_a_process_that_nears_its_time_limit_leaves_a_checkpoint_and_is_started_again(tmp_path: Path) -> None:
+    pytest.importorskip("submitit", reason="needs pip install 'esper[slurm]'")
+    sweep = Sweep(tmp_path)
+    process = sweep.start("seed=0", *PROCESSES)
+    wait_for(lambda: sweep.iterations(0), process)
+    first = sweep.status(0)["pid"]
+    os.kill(first, signal.SIGUSR2)
+    wait_for(lambda: sweep.status(0)["state"] == "preempted", process)
+    output, _ = process.communicate(timeout=LONG)
+    assert process.returncode == 0, output
+    assert sweep.status(0)["state"] == "finished"
+    assert sweep.status(0)["pid"] != first
+    assert sweep.iterations(0) == list(range(1, 9))
 
 
 def test_jobs_run_on_ray(tmp_path: Path) -> None:

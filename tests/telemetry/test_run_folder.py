@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from esper import runs
-from esper.runs import RunFolder, RunFolderError, RunState, environment_info, run_status
+from esper.runs import RunCondition, RunFolder, RunFolderError, RunState, environment_info, run_status
 
 
 def status(folder: RunFolder) -> dict[str, object]:
@@ -22,6 +22,9 @@ def test_a_new_folder_has_its_configuration_and_subfolders(tmp_path: Path) -> No
     assert folder.config.read_text() == "seed: 1\n"
     assert folder.checkpoints.is_dir()
     assert folder.plots.is_dir()
+    without = RunFolder.create(tmp_path / "outputs" / "evaluation", "", checkpoints=False)
+    assert without.plots.is_dir()
+    assert not without.checkpoints.exists()
 
 
 def test_a_folder_with_other_things_in_it_is_fine(tmp_path: Path) -> None:
@@ -38,6 +41,15 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path, nam
     assert str(tmp_path) in str(caught.value)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
     assert (tmp_path / name).read_text() == "earlier"
+
+
+@pytest.mark.parametrize("text", ["", '{"state": "runn', "[]", '{"state": "paused"}', '{"state": 3}'])
+def test_a_run_whose_status_is_broken_is_one_that_was_interrupted(tmp_path: Path, text: str) -> None:
+    """It goes on from its last checkpoint, and is in the way of no other run."""
+    folder = RunFolder.create(tmp_path, "")
+    folder.status_file.write_text(text)
+    assert folder.state is None
+    assert folder.condition() is RunCondition.INTERRUPTED
 
 
 def test_a_second_run_on_the_same_folder_is_refused(tmp_path: Path) -> None:

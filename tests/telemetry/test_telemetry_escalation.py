@@ -45,8 +45,8 @@ def test_what_is_not_to_change_does_not(base: str, iterations: int) -> None:
 
 def test_both_changes_are_events_that_say_why() -> None:
     escalation = Escalation("normal", 1)
-    *_, raised = escalation.observe(1, SICK | {"losses/explained_variance": -9.0})
-    assert raised == LevelChanged(iteration=1, now="debug", reason="value_collapse, gradient_norm")
+    *_, raised = escalation.observe(1, SICK | {"losses/ratio_max": 9.0})
+    assert raised == LevelChanged(iteration=1, now="debug", reason="ratio_explosion, gradient_norm")
     assert escalation.observe(2, SICK | {})[1:] == []  # still debug: nothing changed
     assert escalation.observe(3, HEALTHY) == [
         LevelChanged(iteration=3, now="normal", reason="1 iterations without an anomaly")

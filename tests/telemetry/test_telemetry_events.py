@@ -173,10 +173,42 @@ def test_healthy_and_unmeasured_metrics_raise_no_anomaly() -> None:
     ],
 )
 def test_each_detector_names_what_it_saw(metric: str, value: float, name: str) -> None:
-    (anomaly,) = detect(4, {"losses/value_loss": 0.1, metric: value})
+    (anomaly,) = detect(14, {"losses/value_loss": 0.1, metric: value})
     assert isinstance(anomaly, Anomaly)
-    assert (anomaly.iteration, anomaly.name) == (4, name)
+    assert (anomaly.iteration, anomaly.name) == (14, name)
     assert anomaly.value is value
+
+
+HEALTHY_STARTS = (
+    # explained variance of runs that went on to learn: presets digits (four of them) and digits_deep
+    (-3.44, -1.09, -0.14, 0.02, 0.05, 0.18, -0.1, 0.34, -0.21, 0.13, 0.18, -0.06),
+    (-2.29, -1.37, -0.46, -0.07, -0.25, -0.09, -0.5, 0.15, 0.03, 0.12, -0.84, -0.18),
+    (-0.84, -0.31, -0.95, -0.19, -0.0, 0.3, -1.33, -0.42, -0.03, -0.26, -0.47, 0.06),
+    (-0.31, -1.64, -0.17, -0.05, -0.33, 0.07, 0.13, 0.19, 0.08, 0.26, 0.29, 0.33),
+    (-2.68, -2.54, -0.45, -0.07, -0.08, 0.03, -0.11, -0.47, -0.25),
+)
+
+
+@pytest.mark.parametrize("start", HEALTHY_STARTS)
+def test_a_value_function_that_has_had_no_time_is_no_anomaly(start: tuple[float, ...]) -> None:
+    found = [detect(number, {"losses/explained_variance": value}) for number, value in enumerate(start, start=1)]
+    assert found == [[]] * len(start)
+
+
+def test_a_value_function_that_misleads_later_is_one_in_the_very_iteration() -> None:
+    learned, lost = [-3.0, -2.0, *[0.6] * 18], [-1.5, -4.0]
+    found = [
+        anomaly
+        for number, value in enumerate([*learned, *lost], start=1)
+        for anomaly in detect(number, {"losses/explained_variance": value})
+    ]
+    assert [(anomaly.iteration, anomaly.name) for anomaly in found] == [(21, "value_collapse"), (22, "value_collapse")]
+
+
+def test_a_value_function_that_never_learns_is_one_as_soon_as_it_has_had_its_time() -> None:
+    limits = AnomalyLimits(value_start=2)
+    found = [detect(number, {"losses/explained_variance": -5.0}, limits) for number in (1, 2, 3)]
+    assert [bool(anomalies) for anomalies in found] == [False, False, True]
 
 
 def test_times_are_never_anomalies_so_that_all_ranks_see_the_same() -> None:

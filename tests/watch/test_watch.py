@@ -130,7 +130,8 @@ def test_once_shows_how_it_stands_and_ends(
     path = make_run(tmp_path / "run", state=state, traceback="Traceback:\nOSError: disk full")
     assert main([str(path), "--once"]) == code
     printed = capsys.readouterr().out
-    assert (state or "waiting") in printed
+    assert (state or "unknown") in printed
+    assert "nothing is recorded here yet" not in printed
     assert ("OSError: disk full" in printed) == (state == "failed")
 
 
