@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -111,8 +111,9 @@ def _ended_with_the_sweep(sweep: Process, ending: Path) -> Iterator[None]:
     if sweep[0] != node or sweep[1] == process:
         yield
         return
-    if os.getsid(0) != process:
-        os.setpgid(0, 0)  # an interrupt from the keyboard reaches the sweep alone, which passes it on
+    with suppress(ProcessLookupError):  # the sweep may be gone
+        if os.getpgrp() == os.getpgid(sweep[1]):
+            os.setpgid(0, 0)  # an interrupt from the keyboard reaches the sweep alone, which passes it on
     done = threading.Event()
 
     def watch() -> None:
