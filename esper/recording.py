@@ -53,7 +53,7 @@ class IterationRecorder:
     def __call__(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
         """Take in one step."""
         self.tally.add(observation, actions, result)
-        twins = self._env.twins
+        twins = self._env.rewarder.twins
         if twins is not None:
             curves = [twins[episode.instance] for episode in result.episodes]
             self.tally.never_accuracies += [float(curve.accuracy[-1]) for curve in curves]
@@ -193,7 +193,7 @@ class TimelineRecorder:
             for column in zip(*self._rows, strict=True)
         )
         instance = episode.instance
-        twin = None if env.twins is None else env.twins[instance].accuracy[: len(stages)]
+        twin = None if env.rewarder.twins is None else env.rewarder.twins[instance].accuracy[: len(stages)]
         return EpisodeTimeline(
             stages=stages,
             alphas=alphas,

@@ -98,7 +98,7 @@ def small_env(
         shape = {"host_family": host.family, "num_blocks": host.num_blocks, "num_classes": classes}
         pool = InstancePool.build(weights, len(pool), "train", **shape)  # type: ignore[arg-type]
     env = laboratory.env(range(num_envs), pool, twins, run_seed=run_seed, measure_test=measure_test)
-    env.settings = replace(env.settings, **settings)  # type: ignore[arg-type]
+    env.settings = env.rewarder.settings = replace(env.settings, **settings)  # type: ignore[arg-type]
     return env
 
 

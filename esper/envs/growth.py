@@ -22,15 +22,8 @@ from esper.envs.history import HostHistory
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.observations import Observation, observe
 from esper.envs.records import EnvSettings, EnvView, EpisodeRecord, PlantedModule, StepResult
-from esper.envs.rewards import (
-    Potential,
-    RewardFamily,
-    RewardInputs,
-    charged_parameters,
-    furthest_stage,
-    rent,
-    total,
-)
+from esper.envs.rewarder import Rewarder
+from esper.envs.rewards import RewardFamily, total
 from esper.envs.twins import Nursery, TwinCache
 from esper.lifecycle import (
     Applied,
@@ -65,7 +58,7 @@ from esper.population import (
 from esper.population.counterfactuals import num_pair_configurations
 from esper.population.shapley import plan_shapley, shapley_values
 from esper.rng import generator
-from esper.state import State, plain_fields
+from esper.state import State
 from esper.tasks.batches import take_targets, told_apart
 
 
@@ -88,6 +81,7 @@ class GrowthEnv:
 
     Attributes:
         episodes: what each environment grows now, and what has come of it.
+        rewarder: pays for every epoch.
     """
 
     def __init__(
@@ -107,16 +101,15 @@ class GrowthEnv:
         measure_test: bool = False,
     ) -> None:
         num_envs, num_slots = population.num_envs, len(population.slot_ids)
-        self.population, self.nursery, self.pool, self.twins = population, nursery, pool, twins
-        self.family, self.rules, self.compatible, self.settings = family, rules, compatible, settings
-        self.costs, self.first, self.measure_test = costs, first, measure_test
-        self.num_envs, self.slot_ids = num_envs, population.slot_ids
+        self.population, self.nursery, self.pool, self.rules = population, nursery, pool, rules
+        self.compatible, self.settings, self.costs = compatible, settings, costs
+        self.first, self.measure_test, self.num_envs, self.slot_ids = first, measure_test, num_envs, population.slot_ids
         self.num_epochs = nursery.training.num_epochs
         self.state = SlotState.empty(num_envs, num_slots)
         self.history = HostHistory.empty(num_envs)
         self.episodes = Episodes(num_envs)
+        self.rewarder = Rewarder(num_envs, nursery.task, twins=twins, family=family, settings=settings)
         self._run_seed = run_seed
-        self._potential = Potential.start(num_envs)
         self._over = torch.ones(num_envs, dtype=torch.bool)
         self._probes: Tensor | None = None
         self._shapley = torch.full((num_envs, num_slots), torch.nan, dtype=torch.float64)
@@ -137,14 +130,12 @@ class GrowthEnv:
         """
         chosen = (torch.ones(self.num_envs, dtype=torch.bool) if which is None else which).nonzero().flatten().tolist()
         drawn = self.episodes.begin(self.pool, chosen, self._run_seed, self.first)
-        if self.twins is not None:
-            self.twins.require(drawn)
-        self.nursery.place(self.population, chosen, drawn)
         fresh = torch.zeros(self.num_envs, dtype=torch.bool)
         fresh[chosen] = True
+        self.rewarder.reset(fresh, drawn)
+        self.nursery.place(self.population, chosen, drawn)
         self.state.reset(fresh)
         self.history.reset(fresh)
-        self._potential = self._potential.reset(fresh)
         self._over = self._over & ~fresh
         self._take_up_data()
         if self.settings.slot_probes and len(chosen):
@@ -158,7 +149,7 @@ class GrowthEnv:
             "slots": self.state.to_dict(),
             "history": self.history.to_dict(),
             "episodes": self.episodes.state_dict(),
-            "potential": plain_fields(self._potential),
+            "potential": self.rewarder.state_dict(),
             "over": self._over.clone(),
             "probes": None if self._probes is None else self._probes.clone(),
         }
@@ -169,7 +160,7 @@ class GrowthEnv:
         self.state = SlotState.from_dict(state["slots"])
         self.history = HostHistory.from_dict(state["history"])
         self.episodes.load_state_dict(state["episodes"], self.pool)
-        self._potential = Potential(**state["potential"])
+        self.rewarder.load_state_dict(state["potential"])
         self._over = state["over"].clone()
         self._probes = None if state["probes"] is None else state["probes"].clone()
         self._take_up_data()
@@ -225,7 +216,7 @@ class GrowthEnv:
         transitions = transition(self.state, self.rules)
         self._free(transitions.removed)
         crashed = ~stats.loss.isfinite()
-        components = self._pay(valuation, ended, crashed)
+        components = self._pay(valuation, crashed)
         self.history.record(valuation.scores.loss, valuation.scores.accuracy)
         self._over = ended | crashed
         return StepResult(
@@ -350,7 +341,7 @@ class GrowthEnv:
             developing=state.developing,
             kept=state.stage == Stage.FOSSILIZED,
             kept_wanted=ended,
-            off_wanted=torch.full_like(ended, self.family.reads_off),
+            off_wanted=torch.full_like(ended, self.rewarder.family.reads_off),
             pairs_due=due & (num_pair_configurations(acting.sum(dim=1)) <= limit),
             configurations=shares.configurations,
         )
@@ -358,47 +349,19 @@ class GrowthEnv:
         record_contributions(state, valuation.contribution, valuation.interaction, valuation.boost)
         return valuation
 
-    def _pay(self, valuation: Valuation, ended: Tensor, crashed: Tensor) -> dict[str, Tensor]:
-        """Reward components of this step; moves the potential and the returns on."""
-        settings, host = self.settings, self.population.num_host_parameters()
-        acting, kept = charged_parameters(self.state)
-        random_loss = torch.full((self.num_envs,), self.nursery.task.random_loss, dtype=torch.float64)
-        chance = torch.full_like(random_loss, self.nursery.task.chance_accuracy)
-
-        def score(points: Tensor, loss: Tensor) -> Tensor:
-            return self.family.score(points / 100.0, loss, random_loss)
-
-        twin, final_twin = self._twin_scores(random_loss)
-        self._potential, components = self.family.step(
-            self._potential,
-            RewardInputs(
-                score=score(valuation.scores.points, valuation.scores.loss),
-                twin=twin,
-                off=score(valuation.off.points, valuation.off.loss),
-                rent=rent(acting, host, settings.rent_weight, settings.rent_kind),
-                stage=settings.stage_shaping * furthest_stage(self.state),
-                ended=ended,
-                crashed=crashed,
-                final_score=score(valuation.kept.points, valuation.kept.loss),
-                final_twin=final_twin,
-                final_rent=rent(kept, host, settings.rent_weight, settings.rent_kind),
-                chance_score=self.family.score(chance, random_loss, random_loss),
-            ),
-            gamma=settings.gamma,
-            crash_penalty=settings.crash_penalty,
+    def _pay(self, valuation: Valuation, crashed: Tensor) -> dict[str, Tensor]:
+        """Reward components of this step; moves the returns on."""
+        components = self.rewarder.pay(
+            valuation,
+            self.state,
+            self.population.num_host_parameters(),
+            self.instances,
+            self.history.epoch,
+            self.num_epochs,
+            crashed=crashed,
         )
-        self.episodes.returns += settings.gamma ** self.history.epoch.double() * total(components)
+        self.episodes.returns += self.settings.gamma ** self.history.epoch.double() * total(components)
         return components
-
-    def _twin_scores(self, random_loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the twins after this epoch and after their last one, zeros without twins."""
-        if self.twins is None:
-            return torch.zeros_like(random_loss), torch.zeros_like(random_loss)
-        both = []
-        for epochs in (self.history.epoch.tolist(), [self.num_epochs - 1] * self.num_envs):
-            points, loss = self.twins.after(self.instances, epochs)
-            both.append(self.family.score(points / 100.0, loss, random_loss))
-        return both[0], both[1]
 
     def _records(self, valuation: Valuation, crashed: Tensor) -> tuple[EpisodeRecord, ...]:
         over = self._over.nonzero().flatten().tolist()

@@ -464,7 +464,7 @@ def test_test_accuracy_is_measured_only_when_asked_for(laboratory: Laboratory) -
     asked = small_env(laboratory, measure_test=True)
     loud = play_episode(asked, controller(laboratory, "never"))[-1].episodes
     assert all(episode.test_accuracy is None for episode in quiet)
-    assert asked.twins is not None
+    assert asked.rewarder.twins is not None
     assert [episode.test_accuracy for episode in loud] == [
-        asked.twins[episode.instance].test_accuracy for episode in loud
+        asked.rewarder.twins[episode.instance].test_accuracy for episode in loud
     ]

@@ -44,7 +44,7 @@ def one_host(env: GrowthEnv) -> GrowthEnv:
 def score(env: GrowthEnv, environment: int, network: SegmentedHost) -> float:
     """What the environment's reward family makes of a network on val, by torch alone."""
     val, weights = env.nursery.task.val, env.nursery.data(env.instances[environment]).val_weight
-    if env.family is not REWARDS["loss"]:
+    if env.rewarder.family is not REWARDS["loss"]:
         return plain_points(network, val, weights)
     with torch.no_grad():
         losses = cross_entropy(network(val.inputs.double()), val.targets, reduction="none")
@@ -52,9 +52,9 @@ def score(env: GrowthEnv, environment: int, network: SegmentedHost) -> float:
 
 
 def twin_score(env: GrowthEnv, environment: int, epoch: int) -> float:
-    assert env.twins is not None
-    curve = env.twins[env.instances[environment]]
-    lost = env.family is REWARDS["loss"]
+    assert env.rewarder.twins is not None
+    curve = env.rewarder.twins[env.instances[environment]]
+    lost = env.rewarder.family is REWARDS["loss"]
     return float(-100 * curve.loss[epoch] / math.log(10) if lost else curve.points[epoch])
 
 
@@ -62,7 +62,7 @@ def phi(env: GrowthEnv, environment: int, kept_only: bool = False) -> float:
     """S - B - rho of the network as it stands after the last step, by torch alone."""
     network, added = plain_network(env, environment, kept_only)
     own = score(env, environment, network)
-    if env.family is REWARDS["contribution"]:
+    if env.rewarder.family is REWARDS["contribution"]:
         for slot_id in tuple(network.slots):
             network.detach(slot_id)
         base = score(env, environment, network)
@@ -97,8 +97,8 @@ def test_never_growing_earns_exactly_zero_whatever_the_family(mapping: str) -> N
     families = ("intact", "narrow_4", "few_samples", "label_noise", "lr_times_3", "lr_over_3", "starved_0+starved_2")
     laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=4", "instances.num_train=7")
     env = small_env(laboratory, num_envs=7, families=families)
-    assert env.twins is not None
-    env.twins.require(env.pool)
+    assert env.rewarder.twins is not None
+    env.rewarder.twins.require(env.pool)
     results = play_episode(env, controller(laboratory, "never", num_envs=7))
     assert all((result.reward == 0).all() for result in results)
     assert {instance.family for instance in env.instances} == set(families)
@@ -181,7 +181,7 @@ def crash_value(env: GrowthEnv, environment: int) -> float:
     rent = env.settings.rent_weight * added / int(env.population.num_host_parameters()[environment])
     last = twin_score(env, environment, -1)
     gap = {"paired": 10 - last, "loss": min(-100 - last, 0), "contribution": 0.0}
-    [family] = [name for name, family in REWARDS.items() if family is env.family]
+    [family] = [name for name, family in REWARDS.items() if family is env.rewarder.family]
     return gap[family] - rent - env.settings.crash_penalty
 
 
@@ -190,7 +190,7 @@ def crash_value(env: GrowthEnv, environment: int) -> float:
 def test_random_episodes_with_culls_and_crashes_telescope(family: str, gamma: float, shaping: float) -> None:
     laboratory = small_laboratory("slots.max_seeds=2", f"reward.family={family}", f"reward.stage_shaping={shaping}")
     env = small_env(laboratory, num_envs=5, gamma=gamma)
-    assert (env.family, env.settings.stage_shaping) == (REWARDS[family], shaping)
+    assert (env.rewarder.family, env.settings.stage_shaping) == (REWARDS[family], shaping)
     found, culls = record_rewards(env, seed=2, poisoned={1: 3, 4: 7})
     kept = sum(int((env.state.stage[environment] == Stage.FOSSILIZED).any()) for environment in (0, 2, 3))
     assert culls > 0, "the sequence was to contain culls"
@@ -258,8 +258,8 @@ def test_holding_for_ever_gains_nothing_that_the_bare_host_has_not() -> None:
     result = env.step(waits(2, e1=action(Op.FOSSILIZE, slot=1)))
     holding, keeping = result.episodes
     instance = env.instances[0]
-    assert env.twins is not None
-    last = float(env.twins[instance].points[-1])
+    assert env.rewarder.twins is not None
+    last = float(env.rewarder.twins[instance].points[-1])
     weights = env.nursery.data(instance).val_weight
     bare, with_module = (plain_network(env, environment, kept_only=True)[0] for environment in (0, 1))
     assert env.state.stage[:, 1].tolist() == [Stage.HOLDING, Stage.FOSSILIZED]

@@ -79,13 +79,13 @@ def test_returns_telescope_to_the_final_score_over_the_twin_minus_rent(laborator
     env.plant(PLAN)
     results = wait_through(env)
     episodes = results[-1].episodes
-    assert env.twins is not None
+    assert env.rewarder.twins is not None
     for number, episode in enumerate(episodes):
         network = env.population.grown(number, env.state.alpha[number].tolist()).double()
         added = sum(parameter.numel() for module in network.slots.values() for parameter in module.parameters())
         weights = env.nursery.data(env.instances[number]).val_weight
         score = plain_points(network, env.nursery.task.val, weights)
-        twin = float(env.twins[env.instances[number]].points[-1])
+        twin = float(env.rewarder.twins[env.instances[number]].points[-1])
         rent = 3.0 * added / int(env.population.num_host_parameters()[number])
         paid = sum(float(sum(result.components.values())[number]) for result in results)  # type: ignore[index]
         assert episode.added_parameters == added

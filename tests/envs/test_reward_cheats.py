@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from esper.build import Laboratory
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.records import EnvView
+from esper.envs.rewarder import Rewarder
 from esper.envs.rewards import REWARDS, Potential
 from esper.lifecycle import Stage
 
@@ -153,18 +155,18 @@ def play(
     """One episode of every script, paid by every reward."""
     books = {reward: Potential.start(env.num_envs) for reward in REWARDS_PAID}
     components: dict[Reward, list[dict[str, Tensor]]] = {reward: [] for reward in REWARDS_PAID}
-    plain = env.settings
+    rewarder, plain = env.rewarder, env.settings
 
-    def pay(*measured: Tensor) -> dict[str, Tensor]:
+    def pay(*measured: Any, **named: Any) -> dict[str, Tensor]:
         for reward in REWARDS_PAID:
-            env.family, env.settings = REWARDS[reward[0]], replace(plain, stage_shaping=reward[1])
-            env._potential = books[reward]
-            components[reward].append(GrowthEnv._pay(env, *measured))  # type: ignore[arg-type]
-            books[reward] = env._potential
+            rewarder.family, rewarder.settings = REWARDS[reward[0]], replace(plain, stage_shaping=reward[1])
+            rewarder.potential = books[reward]
+            components[reward].append(Rewarder.pay(rewarder, *measured, **named))
+            books[reward] = rewarder.potential
         return components[reward][-1]
 
-    env._pay = pay  # type: ignore[method-assign, assignment]
-    env.family = REWARDS["contribution"]  # the last one, too: validation measures all off for it
+    rewarder.pay = pay  # type: ignore[method-assign]
+    rewarder.family = REWARDS["contribution"]  # the last one, too: validation measures all off for it
     observation = env.reset()
     lengths = torch.zeros(env.num_envs, dtype=torch.int64)
     over = torch.zeros(env.num_envs, dtype=torch.bool)
@@ -206,8 +208,8 @@ def starved() -> tuple[dict[Reward, dict[str, Played]], float]:
     env.pool = InstancePool(env.pool.instances[:1])
     rows = {name: row for row, name in enumerate(SCRIPTS)}
     found = play(env, list(SCRIPTS.values()), lambda env, epoch: sabotage(env, rows, epoch))
-    assert env.twins is not None
-    curve = env.twins[env.pool[0]].points
+    assert env.rewarder.twins is not None
+    curve = env.rewarder.twins[env.pool[0]].points
     named = {reward: dict(zip(SCRIPTS, played, strict=True)) for reward, played in found.items()}
     return named, float(curve[-1] - curve[0])
 
@@ -217,8 +219,10 @@ def needless() -> tuple[dict[Reward, list[Played]], float]:
     """A dear module on intact hosts, which do about as well without; and how many points their twins gain."""
     env = small_env(laboratory(14, 8, 128), num_envs=4, families=["intact"], rent_weight=12.0)
     found = play(env, [grow(2, BOTTLENECK)] * env.num_envs)
-    assert env.twins is not None
-    gains = [env.twins[instance].points[-1] - env.twins[instance].points[0] for instance in env.instances]
+    assert env.rewarder.twins is not None
+    gains = [
+        env.rewarder.twins[instance].points[-1] - env.rewarder.twins[instance].points[0] for instance in env.instances
+    ]
     return found, float(torch.stack(gains).mean())
 
 

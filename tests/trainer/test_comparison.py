@@ -164,8 +164,8 @@ def test_if_every_host_crashes_the_first_episode_is_shown_up_to_its_crash(labora
     assert shown.instance == outcome.episodes[0].instance.index != env.instances[0].index
     assert len(shown.stages) == len(shown.ops) == len(shown.val_accuracy) == 4
     assert shown.twin_accuracy is not None
-    assert env.twins is not None
-    assert torch.equal(shown.twin_accuracy, env.twins[outcome.episodes[0].instance].accuracy[:4])
+    assert env.rewarder.twins is not None
+    assert torch.equal(shown.twin_accuracy, env.rewarder.twins[outcome.episodes[0].instance].accuracy[:4])
 
 
 def test_play_tells_its_progress_and_repeats_itself(laboratory: Laboratory) -> None:

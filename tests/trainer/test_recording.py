@@ -112,8 +112,8 @@ def test_metrics_agree_with_a_recount(recorded: Recorded) -> None:
     assert metrics["charts/episodic_return"] == pytest.approx(float(returns.mean()))
     assert metrics["charts/episodic_return_sem"] == pytest.approx(float(returns.std() / 3**0.5))
     assert float(returns.mean()) == pytest.approx(float(rewards.sum(0).mean())), "gamma is 1 in this preset"
-    assert env.twins is not None
-    never = [float(env.twins[instance].accuracy[-1]) for instance in env.instances]
+    assert env.rewarder.twins is not None
+    never = [float(env.rewarder.twins[instance].accuracy[-1]) for instance in env.instances]
     assert metrics["charts/never_val_accuracy"] == pytest.approx(sum(never) / 3)
     by_family = {
         family: [episode.episode_return for episode in episodes if episode.instance.family == family]
@@ -218,13 +218,13 @@ def test_nothing_measured_is_none_and_not_zero(laboratory: Laboratory) -> None:
 
 def test_a_timeline_is_the_episode_of_one_environment(recorded: Recorded) -> None:
     env, _, _, steps, timelines = recorded
-    assert env.twins is not None
+    assert env.rewarder.twins is not None
     records = {episode.environment: episode for _, _, result in steps for episode in result.episodes}
     for environment in range(3):
         timeline = timelines.timeline(env, records[environment], "eager")
         assert torch.equal(timeline.stages, torch.stack([r.transitions.before[environment] for _, _, r in steps]))
         assert torch.equal(timeline.val_accuracy, torch.stack([r.accuracy[environment] for _, _, r in steps]))
         assert timeline.twin_accuracy is not None
-        assert torch.equal(timeline.twin_accuracy, env.twins[env.instances[environment]].accuracy)
+        assert torch.equal(timeline.twin_accuracy, env.rewarder.twins[env.instances[environment]].accuracy)
         assert [mark.op for mark in timeline.ops] == [OP_NAMES[a[environment, Head.OP]] for _, a, _ in steps]
         assert timeline.instance == env.instances[environment].index

@@ -1,0 +1,115 @@
+"""Pays E environments for an epoch: their hosts' scores against those of their never-grown twins, less rent.
+
+Axis legend: E = environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from esper.envs.instances import Instance
+from esper.envs.records import EnvSettings
+from esper.envs.rewards import Potential, RewardFamily, RewardInputs, charged_parameters, furthest_stage, rent
+from esper.envs.twins import TwinCache
+from esper.lifecycle import SlotState
+from esper.population import Scores, Valuation
+from esper.state import State, plain_fields
+from esper.tasks import TaskData
+
+
+class Rewarder:
+    """Turns measurements into reward components, and keeps what the next reward needs to know of the past.
+
+    Args:
+        num_envs: E.
+        task: says what guessing scores.
+        twins: curves of never-grown twins, or ``None`` for B = 0.
+        family: reward family.
+        settings: rent, shaping and discount.
+    """
+
+    def __init__(
+        self, num_envs: int, task: TaskData, *, twins: TwinCache | None, family: RewardFamily, settings: EnvSettings
+    ) -> None:
+        self.twins, self.family, self.settings = twins, family, settings
+        self._random_loss = torch.full((num_envs,), task.random_loss, dtype=torch.float64)
+        self._chance = torch.full_like(self._random_loss, task.chance_accuracy)
+        self.potential = Potential.start(num_envs)
+
+    def reset(self, which: Tensor, instances: Sequence[Instance]) -> None:
+        """New episodes in some environments, ``which: bool [E]``, of these instances: their twins must be known."""
+        if self.twins is not None:
+            self.twins.require(instances)
+        self.potential = self.potential.reset(which)
+
+    def pay(
+        self,
+        valuation: Valuation,
+        state: SlotState,
+        host_parameters: Tensor,
+        instances: Sequence[Instance],
+        epoch: Tensor,
+        num_epochs: int,
+        *,
+        crashed: Tensor,
+    ) -> dict[str, Tensor]:
+        """Components of the reward for one epoch.
+
+        Args:
+            valuation: what was measured after it.
+            state: of the slots.
+            host_parameters: ``int64 [E]``.
+            instances: what each environment grows.
+            epoch: ``int64 [E]``, number of the epoch in its episode.
+            num_epochs: that an episode has.
+            crashed: ``bool [E]``, the host broke down in this epoch.
+
+        Returns:
+            Points ``float64 [E]`` by name of component.
+        """
+        settings = self.settings
+        acting, kept = charged_parameters(state)
+        twin, final_twin = self._twin_scores(instances, epoch, num_epochs)
+        self.potential, components = self.family.step(
+            self.potential,
+            RewardInputs(
+                score=self._score(valuation.scores),
+                twin=twin,
+                off=self._score(valuation.off),
+                rent=rent(acting, host_parameters, settings.rent_weight, settings.rent_kind),
+                stage=settings.stage_shaping * furthest_stage(state),
+                ended=epoch + 1 >= num_epochs,
+                crashed=crashed,
+                final_score=self._score(valuation.kept),
+                final_twin=final_twin,
+                final_rent=rent(kept, host_parameters, settings.rent_weight, settings.rent_kind),
+                chance_score=self.family.score(self._chance, self._random_loss, self._random_loss),
+            ),
+            gamma=settings.gamma,
+            crash_penalty=settings.crash_penalty,
+        )
+        return components
+
+    def _score(self, scores: Scores) -> Tensor:
+        return self.family.score(scores.points / 100.0, scores.loss, self._random_loss)
+
+    def _twin_scores(self, instances: Sequence[Instance], epoch: Tensor, num_epochs: int) -> tuple[Tensor, Tensor]:
+        """Scores of the twins after this epoch and after their last one, zeros without twins."""
+        if self.twins is None:
+            return torch.zeros_like(self._random_loss), torch.zeros_like(self._random_loss)
+        both = []
+        for epochs in (epoch.tolist(), [num_epochs - 1] * len(instances)):
+            points, loss = self.twins.after(instances, epochs)
+            both.append(self.family.score(points / 100.0, loss, self._random_loss))
+        return both[0], both[1]
+
+    def state_dict(self) -> State:
+        """The potential, a leading environment axis each."""
+        return plain_fields(self.potential)
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from there."""
+        self.potential = Potential(**state)
