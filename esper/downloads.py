@@ -1,7 +1,8 @@
 """Files of data sets: found on disk, or downloaded once, whole or not at all.
 
 A download goes to a folder of its own under a lock, is checked, and moved to its place in one step: whoever finds a
-file there finds all of it. What a killed process leaves is removed by the next one that holds the lock.
+file there finds all of it. One that broke off is gone on with by the next process that holds the lock
+(:mod:`esper.leftover`); anything else that a killed process leaves is removed by it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
+
+from esper.leftover import Leftover, ResumingDownloader
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -63,7 +66,7 @@ def fetch(task: str, source: Source, folder: Path, url: str | None = None) -> Pa
         url: address of another folder that has it.
 
     Raises:
-        DataError: it cannot be had. Nothing of it stays.
+        DataError: it cannot be had. What came of it before the connection broke is kept for the next time.
     """
     path = folder / source.name
     with _explained(task, source, folder):
@@ -73,6 +76,7 @@ def fetch(task: str, source: Source, folder: Path, url: str | None = None) -> Pa
             if not path.exists():
                 _download(source, f"{(url or source.url).rstrip('/')}/{source.name}", partial)
                 os.replace(partial / source.name, path)
+            shutil.rmtree(partial, ignore_errors=True)
     return path
 
 
@@ -94,9 +98,11 @@ def unpack(task: str, source: Source, archive: Path, top: str, members: Sequence
     with _explained(task, source, archive.parent):
         if folder.exists():
             return folder
-        with _locked(folder) as partial:
+        with _locked(folder) as partial, _emptied(partial):
             if folder.exists():
                 return folder
+            if not archive.is_file():
+                raise _Refused(f"{archive} is a folder")
             if not _is(archive, source):
                 raise _Refused(f"{archive} is not the published file: its hash differs")
             with tarfile.open(archive) as tar:
@@ -146,16 +152,21 @@ def _damaged(source: Source, error: Exception) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """An empty folder to make ``path`` in, while no other process does; gone afterwards, unless it was moved."""
+    """The folder to make ``path`` in, while no other process does."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
     with _waited_for(FileLock(path.with_name(f".{path.name}.lock")), path):
-        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: the lock is ours
-        try:
-            partial.mkdir()
-            yield partial
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        yield path.with_name(f".{path.name}.partial")
+
+
+@contextmanager
+def _emptied(folder: Path) -> Iterator[None]:
+    """The folder is empty, whatever a killed process left in it, and gone afterwards, unless it was moved."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir()
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -173,22 +184,49 @@ def _waited_for(lock: FileLock, path: Path) -> Iterator[None]:
 
 
 def _download(source: Source, url: str, folder: Path) -> None:
-    # Imported here: a download needs them, and nothing else should wait for them.
-    import pooch
+    """Make the file in the folder, from what is there of it and what the server has."""
+    # Imported here: a download needs it, and nothing else should wait for it.
     import requests
 
-    free = shutil.disk_usage(folder).free
-    if free < source.size:
-        raise _Refused(f"{source.name} takes {_shown(source.size)}, but {folder.parent} has {_shown(free)} left")
+    leftover = Leftover(folder)
+    try:
+        leftover.prepare(source.name)
+        _require_room(source, leftover)
+        _retrieve(source, url, leftover)
+    except requests.RequestException as error:
+        kept = leftover.size()
+        rest = f" after {_shown(kept)}, with which the next start goes on" if kept else ""
+        raise _Refused(f"{url} {_what_happened(error)}{rest}") from None
+    except ValueError:
+        raise _Refused(f"{url} is not the published file: its hash differs") from None
+    except OSError:
+        leftover.drop()  # a full disk is not to be kept full
+        raise
+    finally:
+        if not leftover.size() and not (folder / source.name).exists():
+            leftover.drop()
+
+
+def _require_room(source: Source, leftover: Leftover) -> None:
+    missing, free = source.size - leftover.size(), shutil.disk_usage(leftover.folder).free
+    if free < missing:
+        raise _Refused(f"{source.name} takes {_shown(missing)}, but {leftover.folder.parent} has {_shown(free)} left")
+
+
+def _retrieve(source: Source, url: str, leftover: Leftover) -> None:
+    import pooch
+
     pooch.get_logger().setLevel("WARNING")  # it is said here, once
-    with _progress(source, url) as bar:
-        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT)
+    with _progress(source, url, leftover.size()) as bar:
+        options = {"progressbar": bar, "chunk_size": CHUNK, "timeout": TIMEOUT}
+        downloader = ResumingDownloader(leftover, source.size, bar.begin, **options)
         try:
-            pooch.retrieve(url, source.hash, source.name, folder, downloader=downloader)
-        except requests.RequestException as error:
-            raise _Refused(f"{url} {_what_happened(error)}") from None
+            pooch.retrieve(url, source.hash, source.name, leftover.folder, downloader=downloader)
         except ValueError:
-            raise _Refused(f"{url} is not the published file: its hash differs") from None
+            if not downloader.resumed:
+                raise
+            # Perhaps what was kept is not of this file. It is gone now: this starts from the beginning.
+            pooch.retrieve(url, source.hash, source.name, leftover.folder, downloader=downloader)
 
 
 def _what_happened(error: Exception) -> str:
@@ -212,28 +250,35 @@ class _Bar:
     """A download's progress, as pooch reports it."""
 
     def __init__(self, progress: Progress, total: int) -> None:
-        self.total = total
+        self.total = total  # pooch sets it to what is still to come
+        self._size, self._start = total, 0
         self._progress, self._task = progress, progress.add_task("", total=total)
+
+    def begin(self, start: int) -> None:
+        """Some bytes are there already."""
+        self._start = start
+        self.reset()
 
     def update(self, count: int) -> None:
         self._progress.update(self._task, advance=count)
 
     def reset(self) -> None:
-        self._progress.reset(self._task, total=self.total)
+        self._progress.reset(self._task, total=self._size, completed=self._start)
 
     def close(self) -> None:
         self._progress.refresh()
 
 
 @contextmanager
-def _progress(source: Source, url: str) -> Iterator[_Bar]:
+def _progress(source: Source, url: str, kept: int) -> Iterator[_Bar]:
     """A bar in a terminal; otherwise one line that says what is coming."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        print(f"downloading {source} from {url}", file=sys.stderr, flush=True)
+        there = f", of which {_shown(kept)} are there," if kept else ""
+        print(f"downloading {source}{there} from {url}", file=sys.stderr, flush=True)
     columns = TextColumn(source.name), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         yield _Bar(progress, source.size)

@@ -57,7 +57,7 @@ class IterationRecorder:
         if twins is not None:
             curves = [twins[episode.instance] for episode in result.episodes]
             self.tally.never_accuracies += [float(curve.accuracy[-1]) for curve in curves]
-            bits = [self._env.nursery.task.bits_per_byte(float(curve.loss[-1])) for curve in curves]
+            bits = [self._env.nursery.task.val.bits_per_byte(float(curve.loss[-1])) for curve in curves]
             self.tally.never_bits += [each for each in bits if each is not None]
         self._emit_lifecycle(result)
         if self._hub.wants(LastAction):

@@ -54,6 +54,15 @@ class Standing:
         """Of the final networks, ``float64 [R, I]``, as a fraction of 1."""
         return self.table(_test_accuracy)
 
+    def test_bits(self) -> Tensor | None:
+        """Of the final networks, ``float64 [R, I]``, in bits per byte; ``None`` where the task is not text."""
+        return self.table(_test_bits) if self.is_text else None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether hosts read text."""
+        return self.outcomes[0].episodes[0].test_bits is not None
+
     def families(self) -> list[str]:
         """Family of each of the I instances."""
         return [episode.instance.family for episode in self.outcomes[0].episodes]
@@ -70,6 +79,16 @@ class Standing:
 def _test_accuracy(episode: EpisodeRecord) -> float:
     assert episode.test_accuracy is not None, "evaluations measure it"
     return episode.test_accuracy
+
+
+def _val_bits(episode: EpisodeRecord) -> float:
+    assert episode.val_bits is not None, "asked of text only"
+    return episode.val_bits
+
+
+def _test_bits(episode: EpisodeRecord) -> float:
+    assert episode.test_bits is not None, "asked of text only"
+    return episode.test_bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +117,8 @@ class Judge:
         """Of the probability that ``a`` is above ``b``."""
         return probability_of_improvement(a, b, self.strata, generator=self._stream(*name), draws=self.draws)
 
-    def row(self, standing: Standing, learned: Standing | None) -> EvaluationRow:
-        """A controller's line, beside the learned one if there is one."""
+    def row(self, standing: Standing, learned: Standing | None, never: Standing | None = None) -> EvaluationRow:
+        """A controller's line, beside the learned one and, of text, never-grow, if they are there."""
         name, returns, test = standing.name, standing.returns(), standing.test_accuracy()
         ops = OpCounts.merged([outcome.ops for outcome in standing.outcomes]).choice_share()
         rival = None if learned is None or learned.name == name else learned
@@ -119,7 +138,23 @@ class Judge:
             wall_seconds=sum(outcome.wall_seconds for outcome in standing.outcomes) / len(standing.outcomes),
             num_fossilized=float(standing.table(lambda episode: episode.num_fossilized).mean()),
             wait_share=None if ops is None else float(ops[OP_WAIT]),
+            **self._bits(standing, rival, None if never is None or never.name == name else never),
         )
+
+    def _bits(self, standing: Standing, learned: Standing | None, never: Standing | None) -> dict[str, Interval]:
+        """What is said of text alone, by field of a row."""
+        name, bits = standing.name, standing.test_bits()
+        if bits is None:
+            return {}
+        found = {
+            "val_bits": self.interval(standing.table(_val_bits), name, "val bits"),
+            "test_bits": self.interval(bits, name, "test bits"),
+        }
+        if learned is not None:
+            found["bits_difference"] = self.interval(learned.table(_test_bits) - bits, name, "bits difference")
+        if never is not None:
+            found["bits_over_never"] = self.interval(bits - never.table(_test_bits), name, "bits over never")
+        return found
 
     def _stream(self, *name: str) -> torch.Generator:
         return generator("bootstrap", self.seed, *name)
@@ -134,6 +169,7 @@ class FamilyRow:
         num_hosts: of that family.
         episode_return: mean, in points.
         test_accuracy: mean, as a fraction of 1.
+        test_bits: mean, in bits per byte; ``None`` where the task is not text.
         survival: modules kept, as a share of those germinated; ``None`` if none was.
         kept: the commonest networks that hosts ended with (slot and blueprint, or nothing) and their shares.
     """
@@ -143,6 +179,7 @@ class FamilyRow:
     num_hosts: int
     episode_return: float
     test_accuracy: float
+    test_bits: float | None
     survival: float | None
     kept: dict[str, float]
 
@@ -168,6 +205,7 @@ def family_rows(standing: Standing) -> list[FamilyRow]:
                 num_hosts=len(own) // len(standing.outcomes),
                 episode_return=sum(episode.episode_return for episode in own) / len(own),
                 test_accuracy=sum(map(_test_accuracy, own)) / len(own),
+                test_bits=sum(map(_test_bits, own)) / len(own) if standing.is_text else None,
                 survival=sum(episode.num_fossilized for episode in own) / germinated if germinated else None,
                 kept={name: counts[name] / len(own) for name in common},
             )

@@ -15,9 +15,11 @@ from esper.config.root import Console as ConsoleMode
 from esper.runs import RunFolder, environment_info
 from esper.standings import LEARNED, FamilyRow, Judge, Standing, family_rows, way_to_the_oracle
 from esper.telemetry.choices_plot import choice_map
-from esper.telemetry.evaluation_view import EvaluationRow, evaluation_tables, write_csv
-from esper.telemetry.frontier_plot import FrontierPoint, frontier
+from esper.telemetry.evaluation_view import OF_TEXT, EvaluationRow, evaluation_tables, write_csv
+from esper.telemetry.frontier_plot import ACCURACY, BITS, FrontierPoint, frontier
 from esper.telemetry.timeline_plot import slot_timeline
+
+NEVER = "never"
 
 HOSTS_COLUMNS = (
     "controller",
@@ -27,6 +29,8 @@ HOSTS_COLUMNS = (
     "episode_return",
     "val_accuracy",
     "test_accuracy",
+    "val_bits",
+    "test_bits",
     "added_parameters",
     "relative_flops",
     "num_germinated",
@@ -34,6 +38,8 @@ HOSTS_COLUMNS = (
     "kept",
     "crashed",
 )
+BITS_COLUMNS = ("val_bits", "test_bits")
+"""Columns of hosts and families that only text has."""
 
 
 def closing_report(
@@ -57,7 +63,7 @@ def closing_report(
     _write_hosts(folder, standings)  # first: from these everything else could be made again
     judge = Judge(strata=standings[0].families(), draws=config.draws, seed=config.seed)
     named = {standing.name: standing for standing in standings}
-    rows = [judge.row(standing, named.get(LEARNED)) for standing in standings]
+    rows = [judge.row(standing, named.get(LEARNED), named.get(NEVER)) for standing in standings]
     families = [row for standing in standings for row in family_rows(standing)]
     way = None
     if {LEARNED, "schedule_best", "schedule_per_family"} <= named.keys():
@@ -65,7 +71,7 @@ def closing_report(
     folder.write_result(
         {
             "controllers": [_record(row) for row in rows],
-            "families": [asdict(row) for row in families],
+            "families": [_family_record(row) for row in families],
             "way_to_the_oracle": way,
             "wall_seconds": wall_seconds,
             **provenance,
@@ -81,46 +87,55 @@ def closing_report(
 
 def _record(row: EvaluationRow) -> dict[str, object]:
     """A row for ``result.json``: each interval as ``{"estimate": ..., "low": ..., "high": ..., "over_runs": ...}``."""
-    values = {field.name: getattr(row, field.name) for field in fields(row)}
+    text = row.test_bits is not None
+    values = {field.name: getattr(row, field.name) for field in fields(row) if text or field.name not in OF_TEXT}
     return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in values.items()}
+
+
+def _family_record(row: FamilyRow) -> dict[str, object]:
+    """A family's row for ``result.json`` and ``families.csv``."""
+    record = asdict(row)
+    return {name: value for name, value in record.items() if row.test_bits is not None or name not in BITS_COLUMNS}
 
 
 def _write_hosts(folder: RunFolder, standings: Sequence[Standing]) -> None:
     """``hosts.csv``: a line per controller, run and host."""
     with (folder.path / "hosts.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(HOSTS_COLUMNS)
+        columns = [name for name in HOSTS_COLUMNS if standings[0].is_text or name not in BITS_COLUMNS]
+        writer.writerow(columns)
         for standing in standings:
             for run, outcome in enumerate(standing.outcomes):
                 for episode in outcome.episodes:
                     kept = "+".join(f"{slot}:{kind}" for slot, kind in episode.kept)
                     instance = {"instance": episode.instance.index, "family": episode.instance.family, "kept": kept}
                     own = {"controller": standing.name, "run": run, **instance}
-                    writer.writerow([own[name] if name in own else getattr(episode, name) for name in HOSTS_COLUMNS])
+                    writer.writerow([own[name] if name in own else getattr(episode, name) for name in columns])
 
 
 def _write_families(folder: RunFolder, rows: Sequence[FamilyRow]) -> None:
     """``families.csv``: a line per controller and family; what was kept as JSON."""
     with (folder.path / "families.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        names = [field.name for field in fields(FamilyRow)]
-        writer.writerow(names)
-        for row in rows:
-            record = asdict(row)
-            writer.writerow([json.dumps(record[name]) if name == "kept" else record[name] for name in names])
+        records = [_family_record(row) for row in rows]
+        writer.writerow(records[0])
+        for record in records:
+            writer.writerow([json.dumps(value) if name == "kept" else value for name, value in record.items()])
 
 
 def _draw(
     laboratory: Laboratory, folder: RunFolder, standings: Sequence[Standing], rows: Sequence[EvaluationRow]
 ) -> None:
+    text = standings[0].is_text
+    scores = [(row, row.test_bits if text else row.test_accuracy) for row in rows]
     points = [
-        FrontierPoint(name=row.name, added_parameters=row.added_parameters, test_accuracy=row.test_accuracy)
-        for row in rows
-        if row.added_parameters is not None and row.test_accuracy is not None
+        FrontierPoint(name=row.name, added_parameters=row.added_parameters, test=score)
+        for row, score in scores
+        if row.added_parameters is not None and score is not None
     ]
-    frontier(points, folder.plots / "frontier.png")
+    frontier(points, folder.plots / "frontier.png", BITS if text else ACCURACY)
     for standing in standings:
-        if standing.name == "never":
+        if standing.name == NEVER:
             continue
         choice_map(standing.kept(), folder.plots / f"choices_{standing.name}.png", standing.name)
         timeline = standing.outcomes[0].timeline

@@ -367,7 +367,7 @@ class GrowthEnv:
         over = self._over.nonzero().flatten().tolist()
         if not over:
             return ()
-        bits = self.nursery.task.bits_per_byte
+        task = self.nursery.task
         test = self._test_scores(self.state.stage == Stage.FOSSILIZED) if self.measure_test else None
         final = [(valuation.scores if crash else valuation.kept) for crash in crashed.tolist()]
         return tuple(
@@ -378,8 +378,8 @@ class GrowthEnv:
                 num_epochs=int(self.history.epoch[env]),
                 val_accuracy=float(final[env].accuracy[env]),
                 test_accuracy=None if test is None else float(test.accuracy[env]),
-                val_bits=bits(float(final[env].loss[env])),
-                test_bits=None if test is None else bits(float(test.loss[env])),
+                val_bits=task.val.bits_per_byte(float(final[env].loss[env])),
+                test_bits=None if test is None else task.test.bits_per_byte(float(test.loss[env])),
                 host_cost=self.costs.host_step,
                 crashed=bool(crashed[env]),
                 shapley=self._shapley[env].tolist(),

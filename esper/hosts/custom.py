@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -21,6 +25,9 @@ from torch import Tensor, fx, nn
 from esper.hosts.base import Place, SegmentedHost
 
 Build = Callable[[], nn.Module]
+
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+"""Where code is that is not the user's."""
 
 _REFUSED = {
     nn.modules.batchnorm._BatchNorm: "use GroupNorm or LayerNorm",
@@ -80,11 +87,8 @@ def build_custom(
         ValueError: whatever keeps the module from being a host; says what and where.
     """
     build = partial(_find(target), **arguments)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            module = build()
-    except TypeError as error:
-        raise ValueError(f"host.target: {target}(**host.arguments={dict(arguments)}) does not run: {error}") from error
+    with torch.random.fork_rng(devices=[]), _of_the_user(f"{target}(**host.arguments={dict(arguments)}) does not run"):
+        module = build()
     if not isinstance(module, nn.Module):
         raise ValueError(f"host.target: {target} returns a {type(module).__name__}, not a torch.nn.Module")
     _check_layers(module)
@@ -104,10 +108,10 @@ def _find(target: str) -> Callable[..., Any]:
     module_name, _, function_name = target.partition(":")
     if not module_name or not function_name:
         raise ValueError(f"host.target must be package.module:function, got {target!r}")
-    try:
+    if module_name.startswith("."):
+        raise ValueError(f"host.target must name the package from its top, got {target!r}")
+    with _of_the_user(f"cannot import {module_name!r}"):
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"host.target: cannot import {module_name!r} ({error})") from error
     found = getattr(module, function_name, None)
     if not callable(found):
         there = [
@@ -119,6 +123,25 @@ def _find(target: str) -> Callable[..., Any]:
             f"host.target: {module_name} has no function {function_name!r}; it has {', '.join(there) or 'none'}"
         )
     return cast(Callable[..., Any], found)
+
+
+@contextmanager
+def _of_the_user(what: str) -> Iterator[None]:
+    """Run the user's own code, and say in one line what goes wrong in it, and where.
+
+    Raises:
+        ValueError: it raised anything. This is not Esper's code: there is no telling what.
+    """
+    try:
+        yield
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith(("<", __file__, *_LIBRARIES))]
+        where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+        raise ValueError(
+            f"host.target: {what}: {type(error).__name__}: {lines[0] if lines else 'no more is said'}{where}"
+        ) from error
 
 
 def _check_layers(module: nn.Module) -> None:
@@ -143,11 +166,8 @@ def _check_slots(module: nn.Module, slots: Sequence[str]) -> None:
 
 def _check_output(module: nn.Module, sample: Tensor, num_classes: int) -> None:
     expected = [len(sample), num_classes] if sample.is_floating_point() else [*sample.shape, num_classes]
-    try:
-        with torch.no_grad():
-            output = module(sample)
-    except (RuntimeError, TypeError, IndexError, AssertionError, ValueError) as error:
-        raise ValueError(f"host.target: the module does not run on {_shown(sample)}: {error}") from error
+    with torch.no_grad(), _of_the_user(f"the module does not run on {_shown(sample)}"):
+        output = module(sample)
     if not isinstance(output, Tensor):
         raise ValueError(f"host.target: the module must return logits alone, not a {type(output).__name__}")
     if list(output.shape) != expected:

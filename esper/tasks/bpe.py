@@ -31,7 +31,7 @@ def trained_encoding(name: str, text: bytes, vocab_size: int) -> Tokenizer:
         vocab_size: tokens, at most: 256 bytes, the start, and pairs.
 
     Raises:
-        ValueError: the library is not there.
+        ValueError: the library is not there, or the cache cannot be written.
     """
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -53,8 +53,14 @@ def trained_encoding(name: str, text: bytes, vocab_size: int) -> Tokenizer:
         show_progress=False,
     )
     encoding.train_from_iterator(_pieces(text), trainer)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, encoding.to_str())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, encoding.to_str())
+    except OSError as error:
+        raise ValueError(
+            f"task.vocab_size={vocab_size}: cannot keep the encoding in {path.parent} ({error.strerror}): name another "
+            "folder with ESPER_CACHE_DIR=<folder>"
+        ) from None
     return encoding
 
 

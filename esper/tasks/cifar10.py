@@ -26,6 +26,13 @@ IMAGE_BYTES = 3 * 32 * 32
 _URL = "https://www.cs.toronto.edu/~kriz"
 
 
+DAMAGED = (
+    *(OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError, IndexError),
+    *(AttributeError, MemoryError),
+)
+"""What reading a pickle with wrong bytes in it may raise: an object of another kind, a length of exabytes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """One of the archives that hold the same images.
@@ -92,9 +99,10 @@ def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
         rows, labels = _read_binary(path) if path.suffix == ".bin" else _read_python(path)
         images = torch.from_numpy(np.asarray(rows, dtype=np.uint8).reshape(len(labels), *IMAGE_SHAPE).copy())
         return images, torch.as_tensor(np.asarray(labels, dtype=np.int64).copy())
-    except (OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError, IndexError) as error:
+    except DAMAGED as error:
         raise DataError(
-            f"task {NAME}: cannot read {path} ({error}): remove the folder, so that it is unpacked again"
+            f"task {NAME}: cannot read {path} ({str(error) or type(error).__name__}): remove the folder, so that it is "
+            "unpacked again"
         ) from None
 
 

@@ -28,7 +28,8 @@ class Split:
 
     Images: inputs ``uint8`` (pixels) or ``float32`` (standardised) ``[N, C, H, W]``, targets ``int64 [N]``, classes.
     Text: inputs ``[N, T]``, windows of tokens, and targets ``[N, T]``, the tokens that come next or :data:`IGNORED`;
-    both of one of :data:`TOKEN_DTYPES`.
+    both of one of :data:`TOKEN_DTYPES`. ``bytes_per_token`` is an average over the split's text, which makes losses of
+    different vocabularies comparable: an encoding trained on one split fits others less well.
 
     Raises:
         ValueError: wrong dtype or shape, different lengths, no samples, or a window without any target.
@@ -36,6 +37,7 @@ class Split:
 
     inputs: Tensor
     targets: Tensor
+    bytes_per_token: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind == "tokens":
@@ -59,11 +61,15 @@ class Split:
 
     def first(self, count: int) -> Split:
         """Its first samples, at most ``count``."""
-        return Split(self.inputs[:count], self.targets[:count])
+        return replace(self, inputs=self.inputs[:count], targets=self.targets[:count])
 
     def to(self, device: torch.device | str) -> Split:
         """The same split on another device."""
-        return Split(self.inputs.to(device), self.targets.to(device))
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+    def bits_per_byte(self, loss: float) -> float | None:
+        """A loss in nats per token of this split as bits per byte of its text; ``None`` for images."""
+        return loss / math.log(2) / self.bytes_per_token if self.kind == "tokens" else None
 
 
 def _check_images(inputs: Tensor, targets: Tensor) -> None:
@@ -98,7 +104,6 @@ class TaskData:
         test: final scores only.
         num_classes: targets are 0 to num_classes - 1; for text the size of the vocabulary.
         version: changes whenever the same name would mean other numbers.
-        bytes_per_token: of text, on average: what makes losses of different vocabularies comparable.
         mean, std: of the training pixels ``float32 [C, 1, 1]``, for ``uint8`` images; nothing for others.
 
     Raises:
@@ -111,7 +116,6 @@ class TaskData:
     val: Split
     test: Split
     num_classes: int
-    bytes_per_token: float = 1.0
     mean: Tensor | None = None
     std: Tensor | None = None
 
@@ -180,10 +184,6 @@ class TaskData:
     def random_loss(self) -> float:
         """Cross-entropy, in nats, of that guess."""
         return math.log(self.num_classes)
-
-    def bits_per_byte(self, loss: float) -> float | None:
-        """A loss in nats per token as bits per byte of text; ``None`` for other tasks."""
-        return loss / math.log(2) / self.bytes_per_token if self.kind == "tokens" else None
 
     @property
     def device(self) -> torch.device:

@@ -19,9 +19,16 @@ def data_folders(task: str, options: TaskOptions) -> tuple[Path, Path]:
 
 
 def find(folders: Sequence[Path], *names: str) -> Path | None:
-    """The first file or folder of one of these names; an earlier folder wins over an earlier name."""
+    """The first file or folder of one of these names; an earlier folder wins over an earlier name.
+
+    Raises:
+        DataError: a folder cannot be looked into.
+    """
     paths = (folder / name for folder in folders for name in names)
-    return next((path for path in paths if path.exists()), None)
+    try:
+        return next((path for path in paths if path.exists()), None)
+    except OSError as error:
+        raise DataError(f"task.root: cannot look for {error.filename} ({error.strerror})") from None
 
 
 def read_gzip(path: Path) -> bytes:

@@ -5,7 +5,7 @@ Axis legend: L = tokens of a text, N = windows, T = tokens in a window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -47,16 +47,11 @@ def text_task(name: str, version: int, texts: Texts, length: int, vocab_size: in
     else:
         encoding = trained_encoding(name, texts.train, vocab_size)
         size, parts = encoding.get_vocab_size(), [encode(encoding, text) for text in whole]
-    train, val, test = (windows(part, length) for part in parts)
-    return TaskData(
-        name=name,
-        version=version,
-        train=train,
-        val=val,
-        test=test,
-        num_classes=size,
-        bytes_per_token=sum(map(len, whole)) / sum(map(len, parts)),
+    train, val, test = (
+        replace(windows(part, length), bytes_per_token=len(text) / len(part))
+        for part, text in zip(parts, whole, strict=True)
     )
+    return TaskData(name=name, version=version, train=train, val=val, test=test, num_classes=size)
 
 
 def windows(tokens: Tensor, length: int) -> Split:

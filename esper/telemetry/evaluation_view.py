@@ -39,6 +39,9 @@ class EvaluationRow:
         wall_seconds: wall-clock time of all episodes of one run seed.
         num_fossilized: mean number of modules kept.
         wait_share: share of WAIT among steps with a choice, as a fraction of 1.
+        val_bits, test_bits: of text, mean loss of the final networks in bits per byte: lower is better.
+        bits_difference: test bits of the learned controller minus this one's, paired.
+        bits_over_never: test bits of this controller minus those of never-grow, paired.
     """
 
     name: str
@@ -56,9 +59,15 @@ class EvaluationRow:
     wall_seconds: float | None = None
     num_fossilized: float | None = None
     wait_share: float | None = None
+    val_bits: Interval | None = None
+    test_bits: Interval | None = None
+    bits_difference: Interval | None = None
+    bits_over_never: Interval | None = None
 
 
 INTERVALS = frozenset(field.name for field in fields(EvaluationRow) if "Interval" in str(field.type))
+OF_TEXT = ("val_bits", "test_bits", "bits_difference", "bits_over_never")
+"""Fields that only text has."""
 
 
 def with_interval(interval: Interval | None, spec: str, scale: float = 1.0) -> str:
@@ -70,14 +79,15 @@ def with_interval(interval: Interval | None, spec: str, scale: float = 1.0) -> s
 
 
 def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 0.95) -> Group:
-    """Two tables beneath each other: what controllers earned, and what their hosts became.
+    """Two tables beneath each other: what controllers earned, and what their hosts became; of text also its bits.
 
     Args:
         rows: controllers, in the order shown.
         title: above the first table.
         level: of the intervals.
     """
-    earned, became = _table(title), _table(None, _caption(rows))
+    text = any(row.test_bits for row in rows)
+    earned, became = _table(title), _table(None, None if text else _caption(rows))
     percent = f"{100 * level:g} %"
     for header in (f"return [{percent}]", "IQM", f"learned − it [{percent}]", "P(learned\nabove it)"):
         earned.add_column(header, justify="right", overflow="fold")
@@ -103,18 +113,35 @@ def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 
             number(row.num_fossilized, ".1f"),
             number(row.wait_share, ".0f", 100),
         )
-    return Group(earned, "", became)
+    return Group(earned, "", became, *(("", _bits_table(rows, percent)) if text else ()))
+
+
+def _bits_table(rows: Sequence[EvaluationRow], percent: str) -> Table:
+    table = _table(None, f"bits per byte: lower is better; {_caption(rows)}")
+    headers = ("val\nbits/byte", f"test\nbits/byte [{percent}]", f"learned − it,\ntest [{percent}]")
+    for header in (*headers, f"it − never,\ntest [{percent}]"):
+        table.add_column(header, justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(
+            row.name,
+            _estimate(row.val_bits, ".3f"),
+            with_interval(row.test_bits, ".3f"),
+            with_interval(row.bits_difference, "+z.3f"),
+            with_interval(row.bits_over_never, "+z.3f"),
+        )
+    return table
 
 
 def write_csv(rows: Sequence[EvaluationRow], path: Path) -> None:
     """One line per controller, numbers unrounded; an interval takes three columns, what was not measured is empty.
 
-    Accuracies and shares are fractions of 1. The folder is made.
+    Accuracies and shares are fractions of 1. Columns of text are left out where no row has them. The folder is made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        names = [field.name for field in fields(EvaluationRow)]
+        text = any(row.test_bits for row in rows)
+        names = [field.name for field in fields(EvaluationRow) if text or field.name not in OF_TEXT]
         writer.writerow([name + part for name in names for part in (PARTS if name in INTERVALS else ("",))])
         for row in rows:
             writer.writerow([cell for name in names for cell in _cells(row, name)])

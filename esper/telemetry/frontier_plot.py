@@ -1,4 +1,4 @@
-"""What accuracy costs: test accuracy against added parameters, one marker per controller."""
+"""What a score costs: on test, against added parameters, one marker per controller."""
 
 from __future__ import annotations
 
@@ -30,61 +30,86 @@ LABEL_DISTANCES = (7.0, 14.0, 24.0, 36.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """What the score is.
+
+    Attributes:
+        name: in the title.
+        label: of its axis.
+        better: 1 if more of it is better, -1 if less.
+        spec: format of a level.
+    """
+
+    name: str
+    label: str
+    better: int
+    spec: str
+
+
+ACCURACY = Measure(name="accuracy", label="test accuracy", better=1, spec=".1%")
+BITS = Measure(name="predicting text", label="test bits per byte", better=-1, spec=".3f")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint:
     """One controller over the held-out hosts.
 
     Attributes:
         name: the controller.
         added_parameters: of the modules kept, mean over hosts.
-        test_accuracy: of the final networks, as a fraction of 1.
+        test: score of the final networks; accuracy as a fraction of 1.
     """
 
     name: str
     added_parameters: Interval
-    test_accuracy: Interval
+    test: Interval
 
 
-def pareto(points: Sequence[FrontierPoint]) -> list[FrontierPoint]:
+def pareto(points: Sequence[FrontierPoint], measure: Measure = ACCURACY) -> list[FrontierPoint]:
     """Points that no other one beats, from the fewest parameters to the most.
 
-    One point beats another if it has no more parameters and no less accuracy, and is better in one of the two. Judged
+    One point beats another if it has no more parameters and no worse a score, and is better in one of the two. Judged
     by the estimates.
     """
 
     def beats(a: FrontierPoint, b: FrontierPoint) -> bool:
         cost = a.added_parameters.estimate, b.added_parameters.estimate
-        gain = a.test_accuracy.estimate, b.test_accuracy.estimate
+        gain = measure.better * a.test.estimate, measure.better * b.test.estimate
         return cost[0] <= cost[1] and gain[0] >= gain[1] and (cost[0] < cost[1] or gain[0] > gain[1])
 
     best = [point for point in points if not any(beats(other, point) for other in points)]
     return sorted(best, key=lambda point: point.added_parameters.estimate)
 
 
-def frontier(points: Sequence[FrontierPoint], path: Path) -> None:
+def frontier(points: Sequence[FrontierPoint], path: Path, measure: Measure = ACCURACY) -> None:
     """Markers with 95 % bars both ways, a line through those that no other beats, and never-grow as a dashed level.
+
+    Better is always up.
 
     Args:
         points: one per controller; none is said in the picture.
         path: PNG to write.
+        measure: what their score is.
     """
     figure = Figure(figsize=(8.0, 5.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    figure.suptitle("What accuracy costs: held-out hosts, mean with 95 % interval", fontsize=12, color=INK)
+    figure.suptitle(f"What {measure.name} costs: held-out hosts, mean with 95 % interval", fontsize=12, color=INK)
     style(axes)
     axes.set_xlabel("added parameters")
-    axes.set_ylabel("test accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axes.set_ylabel(measure.label)
+    if measure is ACCURACY:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     if not points:
         axes.text(0.5, 0.5, "no controller measured", transform=axes.transAxes, ha="center", va="center", color=INK)
         save(figure, path)
         return
-    best = pareto(points)
+    best = pareto(points, measure)
     axes.plot(
         [point.added_parameters.estimate for point in best],
-        [point.test_accuracy.estimate for point in best],
+        [point.test.estimate for point in best],
         color="#9DB8CC",
         linewidth=2.2,
         zorder=1.5,
@@ -93,11 +118,13 @@ def frontier(points: Sequence[FrontierPoint], path: Path) -> None:
     looks = _looks([point.name for point in points])
     for point in points:
         if point.name == NEVER:
-            level = point.test_accuracy.estimate
-            label = f"never grow ({level:.1%})"
+            level = point.test.estimate
+            label = f"never grow ({level:{measure.spec}})"
             axes.axhline(level, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, zorder=1.4, label=label)
         _draw(axes, point, *looks[point.name])
     axes.margins(x=0.1, y=0.12)
+    if measure.better < 0:
+        axes.invert_yaxis()
     if all(point.added_parameters.low >= 0.0 for point in points):
         left, right = axes.get_xlim()
         axes.set_xlim(left=max(left, -0.05 * right))
@@ -116,7 +143,7 @@ def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _draw(axes: Axes, point: FrontierPoint, colour: str, marker: str) -> None:
-    cost, gain = point.added_parameters, point.test_accuracy
+    cost, gain = point.added_parameters, point.test
     axes.errorbar(
         cost.estimate,
         gain.estimate,
@@ -159,7 +186,7 @@ def _label(
 
 def _boxes(axes: Axes, point: FrontierPoint) -> list[Bbox]:
     """What a point covers, in pixels: its marker and its two bars."""
-    cost, gain = point.added_parameters, point.test_accuracy
+    cost, gain = point.added_parameters, point.test
     corners = [(cost.estimate, gain.low), (cost.estimate, gain.high), (cost.low, gain.estimate)]
     bottom, top, left, right, centre = axes.transData.transform(
         [*corners, (cost.high, gain.estimate), (cost.estimate, gain.estimate)]
@@ -174,7 +201,7 @@ def _boxes(axes: Axes, point: FrontierPoint) -> list[Bbox]:
 
 def _line_boxes(axes: Axes, best: Sequence[FrontierPoint]) -> list[Bbox]:
     """What the frontier covers, in pixels: squares along it."""
-    line = [(point.added_parameters.estimate, point.test_accuracy.estimate) for point in best]
+    line = [(point.added_parameters.estimate, point.test.estimate) for point in best]
     corners = axes.transData.transform(line)
     boxes = []
     for start, end in pairwise(corners):
@@ -188,7 +215,7 @@ def _place(axes: Axes, point: FrontierPoint, inside: Bbox, taken: Sequence[Bbox]
     """The label at the place that overlaps least, the nearest among equals."""
     label = axes.annotate(
         point.name,
-        (point.added_parameters.estimate, point.test_accuracy.estimate),
+        (point.added_parameters.estimate, point.test.estimate),
         xytext=(0.0, 0.0),
         textcoords="offset points",
         fontsize=9,

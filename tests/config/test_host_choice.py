@@ -61,7 +61,7 @@ def test_every_host_trains_one_step_with_something_growing(host: str) -> None:
 
 
 def test_the_group_chooses_the_schema() -> None:
-    assert compose("host=textbook", "host.num_layers=3").host == TransformerConfig(
+    assert compose("host=textbook", "host.num_layers=3", "host.lr=0.005").host == TransformerConfig(
         num_layers=3, width=32, num_heads=4, mlp_width=64, lr=0.005
     )
     custom = compose("host=custom", "host.target=a:b", "host.slots=[x,y]", "+host.arguments={depth: 2}")

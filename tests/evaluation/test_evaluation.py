@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,16 @@ from esper.runs import RunState
 
 CONTROLLERS = ["never", "learned", "schedule_best", "random", "static_final"]
 WORDS = (*SMALL, "env.num_epochs=8", "instances.num_train=7")
+SHRUNK = (
+    *("task=synthetic_text", "+debug=fast", "env.mapping=matmul", "env.num_epochs=8", "env.steps_per_epoch=1"),
+    *("slots.min_training_epochs=1", "slots.min_cull_age=1", "instances.num_train=7", "telemetry.console=off"),
+)
+"""A preset of text in as little time."""
 
 
-def checkpoint(folder: Path, *overrides: str) -> str:
+def checkpoint(folder: Path, *overrides: str, words: Sequence[str] = WORDS) -> str:
     """A run folder with a policy that has learned nothing."""
-    laboratory = build_laboratory(compose(*WORDS, *overrides))
+    laboratory = build_laboratory(compose(*words, *overrides))
     policy, normaliser = laboratory.policy()
     (folder / "checkpoints").mkdir(parents=True)
     save_checkpoint(
@@ -245,6 +251,42 @@ def test_other_families_may_be_held_out(config: EvaluateConfig, tmp_path: Path) 
     evaluate(replace(config, controllers=["learned", "never"], families={"narrow_4": 1.0}, sampled=False), tmp_path)
     assert {line["family"] for line in table(tmp_path)} == {"narrow_4"}
     assert not (tmp_path / "tuning.json").exists()
+
+
+def test_of_text_bits_per_byte_stand_beside_accuracy(
+    config: EvaluateConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = [
+        checkpoint(tmp_path / f"seed{seed}", "+preset=textbook", *SHRUNK, f"seed={seed}", words=()) for seed in (0, 1)
+    ]
+    names = ["random", "learned", "never"]
+    evaluate(replace(config, checkpoint=text, controllers=names, sampled=False, console=Console.plain), tmp_path)
+    rows = {row["name"]: row for row in read(tmp_path / "result.json")["controllers"]}
+    bits = {
+        (line["controller"], int(line["run"]), int(line["instance"])): float(line["test_bits"])
+        for line in table(tmp_path)
+    }
+    for name, row in rows.items():
+        own = sorted({run for controller, run, _ in bits if controller == name})
+        mean = {run: sum(bits[name, run, host] for host in range(7)) / 7 for run in own}
+        never = sum(bits["never", 0, host] for host in range(7)) / 7
+        assert row["test_bits"]["estimate"] == pytest.approx(sum(mean.values()) / len(mean))
+        assert (row["bits_over_never"] is None) == (name == "never")
+        assert (row["bits_difference"] is None) == (name == "learned")
+        if name != "never":
+            gain = row["bits_over_never"]
+            assert gain["estimate"] == pytest.approx(row["test_bits"]["estimate"] - never)
+            assert gain["low"] <= gain["estimate"] <= gain["high"]
+    families = read(tmp_path / "result.json")["families"]
+    assert {family["controller"] for family in families if family["test_bits"] > 0} == set(names)
+    printed = capsys.readouterr().out
+    assert printed.count("it − never") == 1
+    assert f"{rows['never']['test_bits']['estimate']:.3f}" in printed
+
+
+def test_of_images_no_file_speaks_of_bits(finished: Path) -> None:
+    files = [finished / name for name in ("result.json", "controllers.csv", "families.csv", "hosts.csv")]
+    assert not any("_bits" in file.read_text() or "bits_" in file.read_text() for file in files)
 
 
 @pytest.mark.slow

@@ -18,7 +18,9 @@ FAMILIES = ("intact", "intact", "starved_0", "starved_0")
 TIMELINE = EpisodeTimeline.__new__(EpisodeTimeline)  # nothing here draws it
 
 
-def episode(number: int, worth: float, kept: Sequence[tuple[str, str]] = (), germinated: int = 0) -> EpisodeRecord:
+def episode(
+    number: int, worth: float, kept: Sequence[tuple[str, str]] = (), germinated: int = 0, text: bool = False
+) -> EpisodeRecord:
     return EpisodeRecord(
         environment=number,
         instance=Instance(index=number, split="held_out", family=FAMILIES[number], host_seed=0, order_seed=0),
@@ -26,8 +28,8 @@ def episode(number: int, worth: float, kept: Sequence[tuple[str, str]] = (), ger
         episode_return=worth,
         val_accuracy=0.5,
         test_accuracy=0.5 + worth / 100,
-        val_bits=None,
-        test_bits=None,
+        val_bits=3.0 if text else None,
+        test_bits=3.0 - worth / 10 if text else None,
         added_parameters=100 * len(kept),
         num_fossilized=len(kept),
         kept=tuple(kept),
@@ -38,13 +40,13 @@ def episode(number: int, worth: float, kept: Sequence[tuple[str, str]] = (), ger
     )
 
 
-def standing(name: str, *runs: Sequence[float]) -> Standing:
+def standing(name: str, *runs: Sequence[float], text: bool = False) -> Standing:
     return Standing(
         name=name,
         outcomes=tuple(
             Outcome(
                 name=name,
-                episodes=tuple(episode(number, worth) for number, worth in enumerate(run)),
+                episodes=tuple(episode(number, worth, text=text) for number, worth in enumerate(run)),
                 ops=OpCounts(),
                 wall_seconds=2.0,
                 timeline=TIMELINE,
@@ -68,6 +70,38 @@ def test_differences_are_paired_by_run_and_host() -> None:
     assert row.episode_return is not None
     assert row.episode_return.high - row.episode_return.low > 1.0
     assert (row.num_runs, row.num_hosts, row.wall_seconds) == (2, 4, 2.0)
+
+
+def test_bits_of_text_are_paired_with_the_learned_controller_and_with_never() -> None:
+    """Whoever is 1 bit below never on every host is that for sure, however much hosts and runs differ."""
+    learned = standing("learned", [10.0, 11.0, 12.0, 13.0], [15.0, 16.0, 17.0, 18.0], text=True)
+    rival, never = (standing(name, [0.0 + 5 * i, 1, 2, 3], text=True) for i, name in enumerate(("rival", "never")))
+    judge = Judge(strata=FAMILIES, draws=300, seed=0)
+    row = judge.row(learned, learned, standing("never", [0.0, 1.0, 2.0, 3.0], text=True))
+    assert row.val_bits is not None
+    assert row.test_bits is not None
+    assert row.bits_over_never is not None
+    assert row.val_bits[:3] == (3.0, 3.0, 3.0)
+    assert row.test_bits.estimate == pytest.approx(3.0 - 1.4)
+    assert row.bits_over_never.estimate == pytest.approx(-1.25)
+    assert row.bits_difference is None
+    row = judge.row(rival, learned, never)
+    assert row.bits_difference is not None
+    assert row.bits_over_never is not None
+    assert row.bits_difference.estimate == pytest.approx(-1.25)
+    assert row.bits_over_never.estimate == pytest.approx(0.5 / 4)
+    alone = judge.row(standing("learned", [10.0, 11.0, 12.0, 13.0], text=True), None, rival)
+    assert alone.bits_over_never is not None
+    assert alone.bits_over_never[:3] == pytest.approx((-1.0, -1.0, -1.0))
+    assert judge.row(never, learned, never).bits_over_never is None
+    assert [row.test_bits for row in family_rows(rival)] == pytest.approx([2.95, 2.75])
+
+
+def test_of_images_a_row_has_no_bits() -> None:
+    learned, never = standing("learned", [1.0, 2.0, 3.0, 5.0]), standing("never", [0.0, 0.0, 0.0, 0.0])
+    row = Judge(strata=FAMILIES, draws=100, seed=0).row(never, learned, never)
+    assert row.val_bits is row.test_bits is row.bits_difference is row.bits_over_never is None
+    assert [row.test_bits for row in family_rows(never)] == [None, None]
 
 
 def test_a_row_does_not_depend_on_who_else_is_judged() -> None:

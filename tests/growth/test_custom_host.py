@@ -112,7 +112,20 @@ def chain(*middle: nn.Module, classes: int = 10) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes))
 
 
+class Wrong(nn.Module):
+    """Its forward pass reads what is not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Flatten()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.nothing(x)
+
+
 TARGETS = {
+    "wrong": Wrong,
+    "missing": lambda: torch.load("nowhere.pt"),
     "text": Text,
     "skipped": Skipped,
     "branching": Branching,
@@ -233,6 +246,13 @@ def custom_feature(host: CustomHost) -> Tensor:
         ("nowhere", ["0"], r"has no function 'nowhere'; it has .*Text"),
         ("no_such_package.models:build", ["0"], "cannot import 'no_such_package.models'"),
         ("torch.nn", ["0"], "host.target must be package.module:function, got 'torch.nn'"),
+        (".models:build", ["0"], "host.target must name the package from its top, got '.models:build'"),
+        ("missing", ["0"], r"missing.* does not run: FileNotFoundError: .*nowhere.pt' \(test_custom_host.py:\d+\)$"),
+        (
+            "wrong",
+            ["layer"],
+            r"the module does not run on images .*: AttributeError: .*'nothing' \(test_custom_host.py:\d+\)$",
+        ),
         ("number", ["0"], "returns a int, not a torch.nn.Module"),
         ("plain", ["conv"], "the module has no submodule 'conv'; it has 0, 1, 2, 3, 4"),
         ("skipped", ["head", "head.0"], "'head.0' is inside 'head'; name one of them"),
@@ -254,6 +274,25 @@ def custom_feature(host: CustomHost) -> Tensor:
 def test_what_cannot_be_a_host_is_refused_with_what_is_in_the_way(target: str, slots: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         custom(target, slots)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("def build(:", "SyntaxError: invalid syntax"),
+        ("from torch import nothing", "ImportError: cannot import name 'nothing' from 'torch'"),
+        ("import nothing", r"ModuleNotFoundError: No module named 'nothing' \(own_models.py:1\)"),
+        ("1 / 0", r"ZeroDivisionError: division by zero \(own_models.py:1\)"),
+    ],
+)
+def test_what_is_wrong_with_a_users_file_is_said_in_one_line(
+    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_models.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=f"host.target: cannot import 'own_models': {message}") as caught:
+        custom("own_models:build", ["0"])
+    assert "\n" not in str(caught.value)
 
 
 def test_arguments_that_the_function_does_not_take_are_shown() -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -105,17 +106,24 @@ def published(layout: cifar10.Layout, content: bytes) -> cifar10.Layout:
 
 
 class Server:
-    """Serves files and counts how often each was asked for.
+    """Serves files, whole or in part, and keeps what it was asked for.
 
     Attributes:
         files: by name; what is not there is answered by 404.
         promised: lengths to announce in place of the true ones, by name.
+        breaks: bytes of an answer after which the connection is dropped, by name.
+        headers: more of them, by name of the file: ``ETag``, ``Last-Modified``.
+        ranges: whether it gives parts: ``yes``, ``no``, or ``careless``: whatever ``If-Range`` says.
         requests: names, in the order in which they were asked for.
+        asked: ``Range`` and ``If-Range`` of each request.
+        sent: bytes of content in each answer.
         url: address of the folder.
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
-        self.files, self.promised, self.requests = files, dict[str, int](), list[str]()
+        self.files, self.promised, self.breaks = files, dict[str, int](), dict[str, int]()
+        self.headers, self.ranges = dict[str, dict[str, str]](), "yes"
+        self.requests, self.asked, self.sent = list[str](), list[tuple[str | None, str | None]](), list[int]()
         self.held = threading.Event()
         self.held.set()
         outer = self
@@ -124,13 +132,25 @@ class Server:
             def do_GET(self) -> None:
                 name = self.path.rpartition("/")[2]
                 outer.requests.append(name)
+                outer.asked.append((self.headers["Range"], self.headers["If-Range"]))
                 if name not in outer.files:
                     self.send_error(404)
                     return
-                content = outer.files[name]
-                self.send_response(200)
+                content, own = outer.files[name], outer.headers.get(name, {})
+                start = outer._start(self.headers, own)
+                if start > len(content):
+                    self.send_error(416)
+                    return
+                self.send_response(206 if start else 200)
+                if start:
+                    self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+                for header, value in own.items():
+                    self.send_header(header, value)
+                content = content[start:]
                 self.send_header("Content-Length", str(outer.promised.get(name, len(content))))
                 self.end_headers()
+                content = content[: outer.breaks.get(name)]
+                outer.sent.append(len(content))
                 self.wfile.write(content[: len(content) // 2])
                 self.wfile.flush()
                 outer.held.wait(20)
@@ -141,6 +161,13 @@ class Server:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/data"
+
+    def _start(self, asked: Message, own: dict[str, str]) -> int:
+        """First byte of the answer."""
+        fits = self.ranges == "careless" or asked["If-Range"] in own.values()
+        if asked["Range"] is None or self.ranges == "no" or not fits:
+            return 0
+        return int(asked["Range"].removeprefix("bytes=").removesuffix("-"))
 
 
 @contextmanager

@@ -146,13 +146,26 @@ def test_an_array_written_by_a_newer_numpy_is_read_too() -> None:
     assert ArrayUnpickler(io.BytesIO(written), encoding="bytes").load()[b"data"].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", old_pickle({"labels": [1]}), old_pickle([1])])
+DAMAGED = [
+    *(b"", b"garbage", old_pickle({"labels": [1]}), old_pickle([1]), b"}K\x01a."),
+    old_pickle({"data": cifar_batch(0)[0], "labels": cifar_batch(0)[1]})[:-400],
+    b"\x80\x04\x95" + b"\x00" * 8 + b"\x8e" + (2**62).to_bytes(8, "little") + b".",
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_batch_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / PYTHON.source.name).write_bytes(cifar_archive(PYTHON))
     cifar10.load(TaskOptions(root=tmp_path, num_val=30))
     (tmp_path / PYTHON.folder / "test_batch").write_bytes(content)
-    with pytest.raises(DataError, match=r"task cifar10: cannot read .*test_batch"):
+    with pytest.raises(DataError, match=r"task cifar10: cannot read .*test_batch \(.+\): remove the folder"):
         cifar10.load(TaskOptions(root=tmp_path, num_val=30))
+
+
+@pytest.mark.parametrize("task", ["cifar10", "fashion_mnist", "tinystories"])
+def test_a_root_that_cannot_be_looked_into_is_named(task: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"task.root: cannot look for .*xxx/.* \(File name too long\)$"):
+        load_task(task, root=tmp_path / ("x" * 300))
 
 
 def test_a_binary_batch_of_half_an_image_is_named(tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def test_an_encoding_says_the_same_with_fewer_tokens_and_is_trained_once(
     assert encoding.decode(targets[0], skip_special_tokens=False).encode() == train
     assert "".join(map(encoding.decode, targets[1:])).encode() == valid
     assert 257 < task.num_classes <= 300
-    assert task.bytes_per_token == pytest.approx((len(train) + len(valid)) / sum(map(len, targets)))
+    texts = train, valid[: 8 * 32], valid[8 * 32 :]
+    for split, text, tokens in zip((task.train, task.val, task.test), texts, targets, strict=True):
+        assert split.bits_per_byte(1.0) == pytest.approx(len(tokens) / len(text) / math.log(2))
     assert len(targets[0]) < len(train) / 2
     kept.write_text(kept.read_text().replace("\n", " "))
     before = kept.stat().st_mtime_ns
@@ -144,6 +146,16 @@ def test_any_text_can_be_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tokens = encode(encoding, strange.encode()).tolist()
     assert encoding.decode(tokens) == strange
     assert 0 not in tokens, "the start is in no text"
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ESPER_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(
+        ValueError, match=r"task.vocab_size=270: cannot keep .*file/encodings \(Not a directory\): name"
+    ):
+        trained_encoding("toy", STORIES.encode(), 270)
 
 
 def test_without_the_library_an_encoding_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

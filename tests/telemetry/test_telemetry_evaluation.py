@@ -14,8 +14,8 @@ from rich.console import Console
 from esper.statistics import Interval
 from esper.telemetry import choices_plot, frontier_plot, plots
 from esper.telemetry.choices_plot import Kept, KeptModule, choice_map, choice_table, commonest_plan
-from esper.telemetry.evaluation_view import EvaluationRow, evaluation_tables, write_csv
-from esper.telemetry.frontier_plot import FrontierPoint, frontier, pareto
+from esper.telemetry.evaluation_view import OF_TEXT, EvaluationRow, evaluation_tables, write_csv
+from esper.telemetry.frontier_plot import BITS, FrontierPoint, frontier, pareto
 
 LIGHT_0, LIGHT_1, NORM_1 = (
     KeptModule("r0c0", "conv_light"),
@@ -36,9 +36,7 @@ def about(estimate: float, half: float = 0.0) -> Interval:
 
 
 def point(name: str, parameters: float, accuracy: float) -> FrontierPoint:
-    return FrontierPoint(
-        name=name, added_parameters=about(parameters, 0.1 * parameters), test_accuracy=about(accuracy, 0.01)
-    )
+    return FrontierPoint(name=name, added_parameters=about(parameters, 0.1 * parameters), test=about(accuracy, 0.01))
 
 
 POINTS = (
@@ -95,6 +93,20 @@ def test_the_frontier_leaves_out_what_another_beats() -> None:
 def test_points_that_are_alike_do_not_beat_each_other() -> None:
     twins = [point("a", 10, 0.5), point("b", 10, 0.5), point("worse", 11, 0.5), point("lower", 10, 0.4)]
     assert [found.name for found in pareto(twins)] == ["a", "b"]
+
+
+def test_of_bits_fewer_are_better_and_better_is_up(tmp_path: Path, figures: list[Figure]) -> None:
+    points = [point("learned", 640, 2.31), point("random", 910, 2.42), point("never", 0, 2.40)]
+    assert [found.name for found in pareto(points, BITS)] == ["never", "learned"]
+    assert [found.name for found in pareto(points)] == ["never", "random"]
+    frontier(points, tmp_path / "frontier.png", BITS)
+    (axes,) = figures[0].axes
+    assert axes.yaxis_inverted()
+    assert axes.get_ylabel() == "test bits per byte"
+    assert "never grow (2.400)" in [text.get_text() for text in axes.get_legend().get_texts()]  # type: ignore[union-attr]
+    assert not any("%" in label.get_text() for label in axes.get_yticklabels())
+    lines = [line for line in axes.lines if line.get_label() == "Pareto frontier"]
+    assert list(lines[0].get_ydata()) == [2.40, 2.31]  # type: ignore[arg-type]
 
 
 def test_a_frontier_plot_names_every_controller_without_overlap(tmp_path: Path, figures: list[Figure]) -> None:
@@ -241,6 +253,41 @@ def test_tables_fit_the_terminal_and_keep_every_number_whole(width: int) -> None
         assert part in words
     for part in ("-12.3", "[-14.3,-10.3]", "12,960", "1.27", "1,813", "0.9", "64"):
         assert part in words
+
+
+TEXT = row(
+    "schedule_per_family",
+    test_accuracy=about(0.412),
+    val_bits=about(2.498),
+    test_bits=about(2.5123, 0.0101),
+    bits_difference=about(-0.0324, 0.004),
+    bits_over_never=about(-0.1049, 0.02),
+)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_of_text_the_tables_have_bits_per_byte_too(width: int) -> None:
+    text = printed([TEXT, row("never", test_bits=about(2.6172, 0.01))], width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    words = text.split()
+    for part in ("41.2", "2.498", "2.512", "[2.502,2.522]", "-0.032", "[-0.036,-0.028]", "-0.105", "[-0.125,-0.085]"):
+        assert part in words
+    assert text.count("lower is better") == text.count("run seeds: 5") == 1
+
+
+def test_of_images_nothing_is_said_of_bits(tmp_path: Path) -> None:
+    images = [row("learned", test_accuracy=about(0.8)), row("never", test_accuracy=about(0.7))]
+    assert "bits" not in printed(images)
+    write_csv(images, tmp_path / "images.csv")
+    write_csv([TEXT, row("never")], tmp_path / "text.csv")
+    header, first, second = (tmp_path / "text.csv").read_text().splitlines()
+    names = header.split(",")
+    assert [name for name in names if "bits" in name] == [
+        name + part for name in OF_TEXT for part in ("", "_low", "_high")
+    ]
+    assert float(dict(zip(names, first.split(","), strict=True))["bits_over_never"]) == -0.1049
+    assert second.endswith("," * 12)
+    assert (tmp_path / "images.csv").read_text().splitlines()[0] == header.partition(",val_bits")[0]
 
 
 def test_the_caption_says_what_one_run_seed_leaves_out() -> None:
