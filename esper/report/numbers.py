@@ -210,6 +210,8 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("training_return", "training return", training_return, "+z.2f", unit="points"),
     Quantity("test_accuracy", "test accuracy", lambda run: run.learned("test_accuracy"), ".1f", 100, "%"),
     Quantity("val_accuracy", "val accuracy", lambda run: run.learned("val_accuracy"), ".1f", 100, "%"),
+    Quantity("test_bits", "test bits per byte", lambda run: run.learned("test_bits"), ".3f"),
+    Quantity("val_bits", "val bits per byte", lambda run: run.learned("val_bits"), ".3f"),
     Quantity("added_parameters", "added parameters", lambda run: run.learned("added_parameters"), ",.0f"),
     Quantity("flops_ratio", "FLOPs ratio", flops_ratio, ".2f", unit="× host alone", outcome=False),
     Quantity("env_epochs", "env-epochs", lambda run: run.last("charts/env_epochs"), ",.0f", outcome=False),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import EPISODE, make_run
+from run_folders import EPISODE, make_run, result
 
 from esper.report.cli import main
 from esper.report.compose import gather
@@ -232,6 +232,24 @@ def test_an_evaluation_is_shown_with_its_intervals(tmp_path: Path) -> None:
     (path / "result.json").write_text(json.dumps({"controllers": controllers}))
     assert report(tmp_path / "runs") == 0
     assert "+2.50 [+1.25, +3.75]" in Page((tmp_path / "runs" / "report" / "index.html").read_text()).text
+
+
+def test_bits_per_byte_are_shown_of_text_and_of_nothing_else(tmp_path: Path) -> None:
+    learned = result()["controllers"][0]
+    of_text = {**learned, "val_bits": {"mean": 3.125, "sem": 0.1}, "test_bits": {"mean": 3.25, "sem": 0.1}}
+    for name, row in (("image", learned), ("text", of_text)):
+        (make_run(tmp_path / name / "run") / "result.json").write_text(json.dumps({"controllers": [row]}))
+        judged = make_run(tmp_path / name / "judged")
+        (judged / "config.yaml").write_text("checkpoint: [a]\n")
+        bits = {"test_bits": {"estimate": 2.5, "low": 2.25, "high": 2.75}} if name == "text" else {"test_bits": None}
+        (judged / "result.json").write_text(json.dumps({"controllers": [{"name": "learned", **bits}]}))
+        assert report(tmp_path / name) == 0
+    shown = {name: Page((tmp_path / name / "report" / "index.html").read_text()).text for name in ("image", "text")}
+    assert "bits per byte" not in shown["image"]
+    for words in ("val bits per byte", "3.125", "test bits per byte", "3.250", "2.500 [2.250, 2.750]"):
+        assert words in shown["text"]
+    [row] = rows(tmp_path / "text" / "report" / "configurations.csv")
+    assert float(row["test_bits"]) == 3.25
 
 
 def test_slot_timelines_come_from_events_unless_the_run_drew_one(tmp_path: Path) -> None:
