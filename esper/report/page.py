@@ -184,14 +184,14 @@ def _evaluations(content: Content) -> Iterator[str]:
         if not isinstance(rows, list) or not rows:
             yield f"<p>{escape(folder.state)}; it has no results.</p>"
             continue
-        columns = (
+        known = (
             ("return", "episode_return", "+z.2f", 1.0),
             ("learned − it", "return_difference", "+z.2f", 1.0),
             ("test accuracy %", "test_accuracy", ".1f", 100.0),
             ("test bits per byte", "test_bits", ".3f", 1.0),
             ("added parameters", "added_parameters", ",.0f", 1.0),
         )
-        columns = tuple(column for column in columns if any(row.get(column[1]) for row in rows))
+        columns = [column for column in known if any(row.get(column[1]) for row in rows)]
         yield '<p class="note">Estimate and 95 % interval over run seeds and held-out hosts.</p>'
         yield '<div class="card scroll"><table class="stack"><thead><tr><th class="text">controller</th>'
         yield "".join(f"<th>{title}</th>" for title, *_ in columns) + "</tr></thead><tbody>"
