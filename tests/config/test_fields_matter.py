@@ -142,7 +142,7 @@ CHANGES: dict[str, tuple[str, str]] = {
         "evaluation.schedule.first.blueprint=norm",
     ),
     "telemetry.level": ("", "telemetry.level=debug"),
-    "telemetry.escalation_iterations": ("trainer.num_iterations=2", "telemetry.escalation_iterations=0"),
+    "telemetry.escalation_iterations": ("trainer.num_iterations=2 ppo.lr=0.1", "telemetry.escalation_iterations=0"),
     "telemetry.console": ("", "telemetry.console=off"),
     "telemetry.plots": ("", "telemetry.plots=true"),
 }
