@@ -157,6 +157,9 @@ def requeued_on_request() -> Iterator[None]:
         except Preempted as stopped:
             if executor == "slurm":
                 if asked:
+                    # Slurm ends what goes back to the queue, with signals to this process and to scontrol.
+                    for number in (*SIGNALS, PREEMPTING):
+                        signal.signal(number, signal.SIG_IGN)
                     subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True, timeout=60)
                 _leave(stopped.code)
             if asked:
