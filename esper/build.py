@@ -76,7 +76,7 @@ class Laboratory:
     @property
     def max_seeds(self) -> int:
         """Modules that may be kept in a host."""
-        return min(_rules(self.config).max_seeds, len(self.slot_ids))
+        return min(growth_rules(self.config).max_seeds, len(self.slot_ids))
 
     def share(self, count: int) -> range:
         """Which of ``count`` environments of all ranks are this rank's."""
@@ -96,7 +96,7 @@ class Laboratory:
             pool,
             twins=twins,
             family=reward_family(self.config.reward.family),
-            rules=_rules(self.config),
+            rules=growth_rules(self.config),
             compatible=self.compatible,
             costs=self.costs,
             settings=_env_settings(self.config),
@@ -253,7 +253,8 @@ def _choose(
     )
 
 
-def _rules(config: Config) -> GrowthRules:
+def growth_rules(config: Config) -> GrowthRules:
+    """Limits and times of the lifecycle."""
     slots = config.slots
     assert slots.max_developing is not None, "nulls are resolved on loading"
     assert slots.max_seeds is not None, "nulls are resolved on loading"

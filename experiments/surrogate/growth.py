@@ -1,8 +1,9 @@
 """A score model in place of hosts: what growth is worth on hosts that are starved in different places.
 
-The tables follow, loosely, what was measured on digit hosts of three blocks: who gains how much where, how blueprints
-compare, that early growth is worth more, how much an epoch's score and a preview scatter, that hosts come to depend
-on a module, and what slot probes show. Points are of the smooth score, 100 x mean probability of the right class.
+What every blueprint in every slot gains is what was measured on the hosts of the preset ``digits_pays``
+(``experiments/growth_pays/LANDSCAPE.md``). The rest follows, loosely, what was seen on digit hosts: that early growth
+is worth more, how much an epoch's score and a preview scatter, that hosts come to depend on a module, and what slot
+probes show. Points are of the smooth score, 100 x mean probability of the right class.
 
 Axis legend: E = environments, N = instances of a pool, F = families, S = slots, B = blueprints.
 """
@@ -10,11 +11,14 @@ Axis legend: E = environments, N = instances of a pool, F = families, S = slots,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from esper.actions import NUM_BLUEPRINTS, Blueprint
+from esper.config import compose
+from esper.config.root import Config
 from esper.envs.instances import InstancePool
 from esper.envs.rewards import Potential, RewardInputs, charged_parameters, paired_reward, rent, total
 from esper.lifecycle import Applied, SlotState, Stage
@@ -22,41 +26,49 @@ from esper.population.probes import NUM_PROBES, PROBE_NAMES
 from esper.rng import generator
 from experiments.surrogate.simulated import CNN_PARAMETERS, HOST_PARAMETERS, Outcome
 
+PRESET = "digits_pays"
+LANDSCAPE = Path(__file__).parents[1] / "growth_pays" / "LANDSCAPE.md"
 NUM_SLOTS = 3
-NUM_EPOCHS = 25
 
-# Weight in the digits preset; score of the host left alone; points that a 3x3 convolution gains in each slot.
-_FAMILIES: dict[str, tuple[float, float, tuple[float, float, float]]] = {
-    "intact": (1.0, 75, (0.5, 0.5, 0.5)),
-    "starved_0": (0.5, 62, (12, 5, 4)),
-    "starved_1": (1.0, 52, (6, 22, 5)),
-    "starved_2": (1.0, 50, (5, 5, 26)),
-    "centre_tap_all": (1.0, 38, (28, 22, 17)),
-    "centre_tap_12": (1.0, 58, (5, 15, 15)),
-    "few_classes": (0.5, 90, (0.3, 0.3, 0.3)),
+_CONFIG = compose(f"+preset={PRESET}")
+NUM_EPOCHS = _CONFIG.env.num_epochs
+RENT_WEIGHT = _CONFIG.reward.rent_weight
+WEIGHTS = {name: weight for name, weight in sorted(_CONFIG.instances.families.items()) if weight}
+FAMILIES = tuple(WEIGHTS)
+
+_BASE = {
+    "centre_tap_all": 27,
+    "few_classes": 96,
+    "intact": 92,
+    "starved_0+centre_tap_12": 46,
+    "starved_1+centre_tap_12": 44,
+    "starved_2": 65,
 }
-FAMILIES = tuple(_FAMILIES)
-WEIGHTS = {name: row[0] for name, row in _FAMILIES.items()}
-BASE = torch.tensor([row[1] for row in _FAMILIES.values()], dtype=torch.float64)
-GAINS = torch.tensor([row[2] for row in _FAMILIES.values()], dtype=torch.float64)  # (F, S)
+BASE = torch.tensor([_BASE[name] for name in FAMILIES], dtype=torch.float64)
+"""About the score of a host left alone, by family."""
 
-SHARE = torch.zeros(NUM_BLUEPRINTS, dtype=torch.float64)
-"""Of a 3x3 convolution's gain, by blueprint."""
-for _blueprint, _share in {
-    Blueprint.CONV_LIGHT: 1.0,
-    Blueprint.CONV_HEAVY: 1.12,
-    Blueprint.DEPTHWISE: 0.6,
-    Blueprint.BOTTLENECK: 0.5,
-    Blueprint.CONV_SMALL: 0.05,
-    Blueprint.ATTENTION: 0.05,
-    Blueprint.NORM: 0.05,
-}.items():
-    SHARE[_blueprint] = _share
 
-CONFIDENCE = torch.zeros(NUM_BLUEPRINTS, dtype=torch.float64)
-"""Points that a module gains on any host, at unchanged accuracy."""
-CONFIDENCE[Blueprint.NORM] = 2.5
+def measured_gains(page: str) -> Tensor:
+    """What a module present from the first epoch to the last gains, points, ``float64 [F, S, B]``.
 
+    Args:
+        page: text of LANDSCAPE.md.
+    """
+    gains = torch.zeros(len(FAMILIES), NUM_SLOTS, NUM_BLUEPRINTS, dtype=torch.float64)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "slot" in line[:8]]
+    families = rows[0][2:]
+    for place, _, *cells in rows[1:]:
+        slot, blueprint = place.removeprefix("slot ").split(", ")
+        for family, cell in zip(families, cells, strict=True):
+            row = gains[FAMILIES.index(family), int(slot)]
+            row[Blueprint[blueprint.upper()]] = float(cell.split(" / ")[0])
+    return gains
+
+
+GAINS = measured_gains(LANDSCAPE.read_text(encoding="utf-8"))
+
+BEST = 98.0
+"""Score that no host exceeds, whatever grows in it."""
 MATURING_EPOCHS = 10.0
 INSTANCE_SPREAD = 0.2
 """Standard deviation of an instance's log gain."""
@@ -64,7 +76,6 @@ MODULE_SPREAD = 0.1
 EPOCH_NOISE = 0.8
 PREVIEW_SHARE, PREVIEW_NOISE = 0.3, 1.2
 DEPENDENCE, DEPENDENCE_EPOCHS = 5.0, 4.0
-RENT_WEIGHT, REWARD_SCALE = 3.0, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +84,7 @@ class Instances:
 
     Attributes:
         family: ``int64 [N]``, indices of :data:`FAMILIES`.
-        gains: ``float64 [N, S]``, points of a 3x3 convolution present from the first epoch to the last.
+        gains: ``float64 [N, S, B]``, points of a module present from the first epoch to the last.
         base: ``float64 [N]``, score of the host left alone.
         probes: ``float64 [N, S, 4]``.
     """
@@ -85,7 +96,7 @@ class Instances:
 
     @classmethod
     def draw(cls, count: int, split: str) -> Instances:
-        """``count`` instances of ``train`` or ``held_out``, with the digits preset's mix of families."""
+        """``count`` instances of ``train`` or ``held_out``, with the preset's mix of families."""
         pool = InstancePool.build(WEIGHTS, count, split, host_family="cnn", num_blocks=NUM_SLOTS, num_classes=10)
         family = torch.tensor([FAMILIES.index(instance.family) for instance in pool])
         stream = generator("surrogate", split)
@@ -93,24 +104,26 @@ class Instances:
         def noise(*shape: int) -> Tensor:
             return torch.randn(count, *shape, generator=stream, dtype=torch.float64)
 
-        gains = GAINS[family] * (INSTANCE_SPREAD * noise(NUM_SLOTS)).exp()
+        gains = GAINS[family] * (INSTANCE_SPREAD * noise(NUM_SLOTS)).exp().unsqueeze(-1)
+        base = (BASE[family] + 3 * noise()).clamp(max=BEST - 1)
+        gains = gains.minimum((BEST - base)[:, None, None])
         return cls(
             family=family,
             gains=gains,
-            base=BASE[family] + 3 * noise(),
-            probes=_probes(family, gains, noise(NUM_SLOTS, NUM_PROBES)),
+            base=base,
+            probes=_probes(family, gains[..., Blueprint.CONV_LIGHT], noise(NUM_SLOTS, NUM_PROBES)),
         )
 
 
 def _probes(family: Tensor, gains: Tensor, noise: Tensor) -> Tensor:
     """Dead channels and rank give a starved block away; gradient norm and first-order gain hint at most."""
-    starved = torch.tensor([[name == f"starved_{slot}" for slot in range(NUM_SLOTS)] for name in FAMILIES])[family]
-    centre_tap = torch.tensor([name.startswith("centre_tap") for name in FAMILIES])[family]
+    starved = torch.tensor([[f"starved_{slot}" in name for slot in range(NUM_SLOTS)] for name in FAMILIES])[family]
+    centre_tap = torch.tensor(["centre_tap" in name for name in FAMILIES])[family]
     values = {
-        "dead_channels": torch.where(starved, 0.875, 0.1 + 0.06 * noise[..., 0]),
-        "effective_rank": torch.where(starved, 0.125, 0.35 - 0.1 * centre_tap[:, None].double() + 0.06 * noise[..., 1]),
+        "dead_channels": torch.where(starved, 0.75, 0.1 + 0.06 * noise[..., 0]),
+        "effective_rank": torch.where(starved, 0.25, 0.35 - 0.1 * centre_tap[:, None].double() + 0.06 * noise[..., 1]),
         "log_gradient_norm": 0.2 * noise[..., 2],
-        "log_first_order_gain": 0.15 * gains.log1p() + 0.2 * noise[..., 3],
+        "log_first_order_gain": 0.15 * gains.clamp(min=0).log1p() + 0.2 * noise[..., 3],
     }
     return torch.stack([values[name] for name in PROBE_NAMES], -1)
 
@@ -125,7 +138,7 @@ def plan_returns(instances: Instances) -> Tensor:
     """Expected return of growing one module in the first epoch and keeping it, points, ``float64 [N, S, B]``."""
     parameters = torch.zeros(NUM_BLUEPRINTS, dtype=torch.float64)
     parameters[list(CNN_PARAMETERS)] = torch.tensor(list(CNN_PARAMETERS.values()), dtype=torch.float64)
-    worth = instances.gains[..., None] * SHARE + CONFIDENCE - RENT_WEIGHT * parameters / HOST_PARAMETERS
+    worth = instances.gains - RENT_WEIGHT * parameters / HOST_PARAMETERS
     return worth.masked_fill(parameters == 0, -torch.inf)
 
 
@@ -158,14 +171,17 @@ class GrowthWorld:
         instances: the pool.
         num_envs: E, not above N.
         stream: of draws and noise.
+        config: discount, and terms of the reward.
         in_order: environment e always has instance e.
     """
 
     slot_probes = PROBE_NAMES
 
-    def __init__(self, instances: Instances, num_envs: int, stream: torch.Generator, *, in_order: bool = False) -> None:
+    def __init__(
+        self, instances: Instances, num_envs: int, stream: torch.Generator, config: Config, *, in_order: bool = False
+    ) -> None:
         self.instances, self.num_envs, self.in_order = instances, num_envs, in_order
-        self._stream = stream
+        self._stream, self._config = stream, config
         self._host = torch.full((num_envs,), HOST_PARAMETERS)
         self.begin()
 
@@ -174,7 +190,7 @@ class GrowthWorld:
         self.drawn = torch.arange(self.num_envs) if self.in_order else order[: self.num_envs]
         self._gains, self._base = self.instances.gains[self.drawn], self.instances.base[self.drawn]
         self._seen = self.instances.probes[self.drawn]
-        self._quality = torch.ones_like(self._gains)
+        self._quality = torch.ones(self.num_envs, NUM_SLOTS, dtype=torch.float64)
         self._potential = Potential.start(self.num_envs)
 
     def probes(self) -> Tensor:
@@ -182,8 +198,8 @@ class GrowthWorld:
 
     def live(self, state: SlotState, applied: Applied, epoch: int, ended: bool) -> Outcome:
         self._quality = torch.where(applied.germinated, (MODULE_SPREAD * self._noise(NUM_SLOTS)).exp(), self._quality)
-        worth = self._gains * SHARE[state.blueprint] * self._quality * maturity(state.age) + CONFIDENCE[state.blueprint]
-        worth = torch.where(state.present, worth, 0.0)
+        gains = self._gains.gather(-1, state.blueprint.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        worth = torch.where(state.present, gains * self._quality * maturity(state.age), 0.0)
         kept = state.stage == Stage.FOSSILIZED
         gap, final = self._points(worth * state.alpha), self._points(worth * state.alpha * kept)
         acting, charged = charged_parameters(state)
@@ -203,13 +219,13 @@ class GrowthWorld:
                 final_rent=rent(charged, self._host, RENT_WEIGHT, "linear"),
                 chance_score=nothing,
             ),
-            gamma=1.0,
+            gamma=self._config.ppo.gamma,
             crash_penalty=0.0,
         )
         score = (self._base * -torch.expm1(torch.tensor(-epoch / 5.0)) + gap) / 100
         accuracy = (score + 0.05 + 0.015 * self._noise()).clamp(0.1, 0.98)
         return Outcome(
-            reward=REWARD_SCALE * total(components),
+            reward=self._config.reward.scale * total(components),
             contribution=self._contribution(state, worth),
             loss=2.3 * (1 - score).clamp(min=0.02) ** 1.2,
             accuracy=accuracy,
@@ -217,7 +233,7 @@ class GrowthWorld:
 
     def _points(self, worth: Tensor) -> Tensor:
         """Points over the host left alone, ``float64 [E]``: modules share what there is to gain; chaos makes noise."""
-        room = (98 - self._base)[:, None]
+        room = (BEST - self._base)[:, None]
         joint = room[:, 0] * (1 - (1 - (worth / room).clamp(max=1)).prod(1))
         return torch.where((worth != 0).any(1), joint + EPOCH_NOISE * self._noise(), 0.0)
 

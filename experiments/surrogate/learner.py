@@ -1,4 +1,4 @@
-"""The digits preset's learner on a simulated environment: its policy, its update, its schedules.
+"""A preset's learner on a simulated environment: its policy, its update, its schedules.
 
 Axis legend: E = environments, T = steps.
 """
@@ -43,9 +43,9 @@ class Recipe:
 
 
 @cache
-def recipe(*overrides: str) -> Recipe:
-    """The digits preset's, with overrides as on the command line."""
-    config = compose("+preset=digits", *overrides)
+def recipe(*overrides: str, preset: str = "digits") -> Recipe:
+    """A preset's, with overrides as on the command line."""
+    config = compose(f"+preset={preset}", *overrides)
     return Recipe(config=config, settings=ppo_settings(config))
 
 
@@ -76,14 +76,20 @@ class Learner:
     """A policy that learns on one environment.
 
     Args:
-        env: whole episodes of it are a rollout.
+        env: to learn on.
         recipe: how.
         seed: of policy, actions and minibatches.
         kind: class of the policy.
+        num_steps: of each environment in a rollout; whole episodes, if not given.
     """
 
     def __init__(
-        self, env: SimulatedEnv, recipe: Recipe, seed: int, kind: Callable[..., GrowthPolicy] = GrowthPolicy
+        self,
+        env: SimulatedEnv,
+        recipe: Recipe,
+        seed: int,
+        kind: Callable[..., GrowthPolicy] = GrowthPolicy,
+        num_steps: int | None = None,
     ) -> None:
         self.env, self.recipe = env, recipe
         self.policy = new_policy(env, recipe.config, seed, kind)
@@ -93,7 +99,7 @@ class Learner:
         policy = self.policy
         self.buffer = RolloutBuffer(
             env.num_envs,
-            env.num_epochs,
+            num_steps or env.num_epochs,
             policy.num_features,
             policy.num_slots,
             policy.num_blueprints,
@@ -103,7 +109,7 @@ class Learner:
         self._carry = Carry(env.reset(), policy.initial_state(env.num_envs))
 
     def iterate(self, iteration: int) -> Metrics:
-        """One rollout and update, ``iteration`` from 0; adds ``return``, the mean scaled return of its episodes."""
+        """One rollout and update, ``iteration`` from 0; adds ``return``, the mean scaled reward that it brought."""
         ppo = self.recipe.config.ppo
         raw = collect(
             self.env,  # type: ignore[arg-type]

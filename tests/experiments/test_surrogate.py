@@ -13,7 +13,7 @@ from esper.controllers import Never, PlannedGermination, Schedule
 from esper.envs.records import EnvView
 from esper.rng import generator
 from experiments.surrogate.growth import (
-    REWARD_SCALE,
+    PRESET,
     Instances,
     family_plans,
     fixed_return,
@@ -23,17 +23,18 @@ from experiments.surrogate.growth import (
 from experiments.surrogate.learner import Learner, recipe
 from experiments.surrogate.study import environment
 
-HELD_OUT = Instances.draw(66, "held_out")
+HELD_OUT = Instances.draw(64, "held_out")
+HOW = recipe("ppo.update_epochs=1", "ppo.num_minibatches=1", preset=PRESET)
 
 
 def points(act: Callable[[EnvView], Tensor]) -> Tensor:
     """Return on every held-out instance, ``float64 [N]``."""
-    env = environment(HELD_OUT, len(HELD_OUT.family), generator("test"), in_order=True)
+    env = environment(HELD_OUT, len(HELD_OUT.family), generator("test"), HOW, in_order=True)
     observation, total = env.reset(), torch.zeros(env.num_envs, dtype=torch.float64)
     for _ in range(env.num_epochs):
         step = env.step(act(env.view(observation)))
         observation = step.observation
-        total += step.reward.double() / REWARD_SCALE
+        total += step.reward.double() / HOW.config.reward.scale
     return total
 
 
@@ -42,7 +43,7 @@ def test_never_growing_earns_exactly_nothing() -> None:
 
 
 def test_plans_earn_what_the_model_says() -> None:
-    """The best single plan, and the best of each family, which is worth much more; to the noise of 66 final scores."""
+    """The best single plan, and the best of each family, which is worth much more; to the noise of 64 final scores."""
     best = divmod(int(plan_returns(HELD_OUT).mean(0).argmax()), NUM_BLUEPRINTS)
 
     def earned(plans: Sequence[tuple[int, int] | None]) -> float:
@@ -51,15 +52,13 @@ def test_plans_earn_what_the_model_says() -> None:
 
     fixed, oracle = earned([best] * len(HELD_OUT.family)), earned(family_plans(HELD_OUT))
     assert [fixed, oracle] == pytest.approx([fixed_return(HELD_OUT), oracle_return(HELD_OUT)], abs=0.7)
-    assert oracle > 1.4 * fixed
+    assert oracle > 1.25 * fixed
 
 
 def test_the_same_seed_learns_the_same_and_another_does_not() -> None:
-    how = recipe("ppo.update_epochs=1", "ppo.num_minibatches=1")
-
     def learned(seed: int) -> Tensor:
-        env = environment(Instances.draw(48, "train"), 4, generator("growth", seed))
-        learner = Learner(env, how, seed)
+        env = environment(Instances.draw(48, "train"), 4, generator("growth", seed), HOW)
+        learner = Learner(env, HOW, seed)
         learner.iterate(0)
         return torch.cat([parameter.flatten() for parameter in learner.policy.parameters()])
 
