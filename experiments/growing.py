@@ -1,0 +1,292 @@
+"""Studies of whether growing pays: train controllers, tune the controls, judge all on the same held-out hosts, write.
+
+Nothing is made twice: take ``outputs/<study>`` away to begin anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from esper.telemetry.records import read_jsonl
+from experiments.jobs import Job, make
+from experiments.tables import between_markers, interval
+
+FIGURES = ("frontier.png", "choices_learned.png")
+LEVELS = (("schedule_per_family", ":"), ("probe_rule", "-."), ("schedule_best", "--"), ("heuristic", "-"))
+"""Controls drawn beside learning curves, and their lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is trained and judged.
+
+    Attributes:
+        name: of its folders, below ``experiments`` and ``outputs``.
+        words: of training, but for the run seed.
+        tuned: controls that are tuned, those together that one search serves.
+        rivals: all controls that are judged.
+        beside: the controls in the table of families.
+        seeds: how many, from 0.
+        tuning_epochs: environment epochs for each search; as many as training took, if not given.
+        unseen: host families that no training host has, judged apart.
+        unseen_rivals: controls that are judged there.
+        unseen_beside: the controls in the table of those families.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    tuned: tuple[tuple[str, ...], ...]
+    rivals: tuple[str, ...]
+    beside: tuple[str, ...]
+    seeds: int = 5
+    tuning_epochs: int | None = None
+    unseen: tuple[str, ...] = ()
+    unseen_rivals: tuple[str, ...] = ()
+    unseen_beside: tuple[str, ...] = ()
+
+    @property
+    def page(self) -> Path:
+        return Path("experiments") / self.name / "README.md"
+
+    @property
+    def runs(self) -> Path:
+        return Path("outputs") / self.name
+
+    def job(self, seed: int) -> Job:
+        """One run of training, on one core."""
+        closing = ("evaluation.controllers=[learned,never]", "evaluation.num_hosts=24")
+        return Job(self.runs / f"seed{seed}", (*self.words, *closing, f"seed={seed}"))
+
+
+def evaluate(folder: Path, jobs: Sequence[Job], *words: str) -> Path:
+    """Judge runs together, unless that has been done; the folder of the evaluation."""
+    if not (folder / "result.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        checkpoints = ",".join(str(job.folder) for job in jobs)
+        command = [sys.executable, "-m", "esper.evaluate", f"checkpoint=[{checkpoints}]", *words]
+        subprocess.run([*command, "console=plain", f"hydra.run.dir={folder}"], check=True)
+    return folder
+
+
+def tune(study: Study, num_hosts: int, budget: int | None, at_once: int) -> list[Path]:
+    """Tune the controls, some beside each other, each process on one core; what was found for each of them."""
+    words = (f"num_hosts={num_hosts}", f"tuning_epochs={'null' if budget is None else budget}")
+
+    def one_group(names: Sequence[str]) -> Path:
+        folder = study.runs / f"tuning-{names[0]}-{budget or 'as-training'}"
+        return evaluate(folder, [study.job(0)], f"controllers=[{','.join(names)}]", *words) / "tuning.json"
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(one_group, study.tuned))
+
+
+def table(result: dict[str, Any]) -> str:
+    """Rows of the README."""
+    heads = (
+        "controller",
+        "return",
+        "learned − it",
+        "P(learned above)",
+        "test %",
+        "learned − it, test %",
+        "added",
+        "kept",
+        "training FLOPs",
+    )
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in result["controllers"]:
+        cells = [
+            row["name"],
+            interval(row["episode_return"], "+.2f"),
+            interval(row["return_difference"], "+.2f"),
+            "" if row["improvement"] is None else f"{row['improvement']['estimate']:.2f}",
+            interval(row["test_accuracy"], ".1f", 100),
+            interval(row["test_difference"], "+.1f", 100),
+            f"{row['added_parameters']['estimate']:,.0f}",
+            f"{row['num_fossilized']:.2f}",
+            f"× {row['flops_ratio']:.2f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def family_table(result: dict[str, Any], others: Sequence[str]) -> str:
+    """What the learned controller kept, by host family, beside what others earn there."""
+    lines = [f"| family | learned | {' | '.join(others)} | what learned kept |", "|" + "---|" * (len(others) + 3)]
+    rows = {(row["controller"], row["family"]): row for row in result["families"]}
+    for family in sorted({family for _, family in rows}):
+        kept = ", ".join(f"{name} {100 * share:.0f} %" for name, share in rows["learned", family]["kept"].items())
+        worth = [f"{rows[name, family]['episode_return']:+.1f}" for name in ("learned", *others)]
+        lines.append(f"| {family} | {' | '.join(worth)} | {kept} |")
+    return "\n".join(lines)
+
+
+def seed_table(jobs: Sequence[Job], folder: Path) -> str:
+    """Each run seed: what it earns on the held-out hosts, what it does there, and how its training ended."""
+    with (folder / "hosts.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["controller"] == "learned"]
+    heads = (
+        "run seed",
+        "return",
+        "test %",
+        "added",
+        "slot kept most, by family",
+        "explained variance",
+        "head entropies",
+    )
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for number, one in enumerate(jobs):
+        own = [row for row in rows if int(row["run"]) == number]
+        records = read_jsonl(one.folder / "metrics.jsonl")
+        last = records[-len(records) // 3 :]
+        entropies = {
+            head: _mean([record[f"losses/entropy/{head}"] for record in last]) for head in ("op", "slot", "blueprint")
+        }
+        cells = [
+            str(number),
+            f"{_mean([float(row['episode_return']) for row in own]):+.1f}",
+            f"{100 * _mean([float(row['test_accuracy']) for row in own]):.1f}",
+            f"{_mean([float(row['added_parameters']) for row in own]):,.0f}",
+            ", ".join(f"{family} {slot}" for family, slot in _slots(own).items()),
+            f"{_mean([record['losses/explained_variance'] for record in last]):.2f}",
+            ", ".join(f"{head} {entropy:.2f}" for head, entropy in entropies.items()),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _slots(rows: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Family to the number of the slot that was kept most often there, or to a dash for none."""
+    kept: dict[str, Counter[str]] = {}
+    for row in rows:
+        slot = row["kept"].split(":")[0]
+        kept.setdefault(row["family"], Counter())[slot.rpartition("c")[2] or "–"] += 1
+    return {family: kept[family].most_common(1)[0][0] for family in sorted(kept)}
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """Of those that were measured."""
+    measured = [value for value in values if value is not None]
+    return sum(measured) / len(measured)
+
+
+def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> None:
+    """Training return against environment epochs, a line per run seed, beside what controls earn on held-out hosts."""
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    levels = {row["name"]: row["episode_return"]["estimate"] for row in result["controllers"]}
+    for name, style in LEVELS:
+        if name in levels:
+            axes.axhline(levels[name], color="0.45", linestyle=style, linewidth=1, label=f"{name} (held-out)")
+    for number, one in enumerate(jobs):
+        records = read_jsonl(one.folder / "metrics.jsonl")
+        epochs = np.array([record["charts/env_epochs"] for record in records]) / 1000
+        returns = np.array([record["charts/episodic_return"] for record in records], dtype=float)
+        width = max(1, len(returns) // 20)
+        smooth = np.convolve(returns, np.ones(width) / width, mode="valid")
+        axes.plot(
+            epochs[width - 1 :], smooth, color="tab:blue", alpha=0.7, label="learned (training)" if not number else None
+        )
+    axes.set(xlabel="environment epochs, thousands", ylabel="return, points")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
+def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) -> str:
+    """Where the numbers come from."""
+    hosts = result["controllers"][0]["num_hosts"]
+    searching = sum(json.loads((path.parent / "result.json").read_text())["wall_seconds"] for path in tunings)
+    minutes = [json.loads((one.folder / "result.json").read_text())["wall_seconds"] / 60 for one in jobs]
+    seeds = ", ".join(str(run["seed"]) for run in result["checkpoints"])
+    return (
+        f"Commit `{result['git_sha'][:9]}`, run seeds {seeds}; {hosts} held-out hosts, {result['num_cpus']} cores, "
+        f"{result['tuning']['budget']:,} environment epochs for each tuned control "
+        f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
+        f"{max(minutes):.0f} minutes a run seed on one core, tuning {searching / 60:.0f} minutes of a core, judging "
+        f"{result['wall_seconds'] / 60:.0f} minutes. "
+        f"On the way from the best fixed schedule to the oracle: {100 * result['way_to_the_oracle']:.0f} %."
+    )
+
+
+def reproduce(
+    study: Study,
+    *,
+    seeds: int,
+    at_once: int,
+    devices: str,
+    hosts: int,
+    tuning_epochs: int | None,
+) -> dict[str, Any]:
+    """Train, tune and judge what is not there yet, and renew tables and figures.
+
+    Returns:
+        ``result.json`` of the evaluation.
+    """
+    jobs = [study.job(seed) for seed in range(seeds)]
+    make(jobs, at_once)
+    tunings = tune(study, hosts, tuning_epochs, at_once)
+    words = (f"num_hosts={hosts}", f"devices={devices}", f"tuning=[{','.join(map(str, tunings))}]")
+    label = f"{seeds}-seeds-{hosts}-hosts-{tuning_epochs or 'as-training'}"
+    rivals = f"controllers=[{','.join(study.rivals)}]"
+    folder = evaluate(study.runs / f"evaluation-{label}", jobs, *words, rivals)
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    parts = {
+        "facts": facts(jobs, tunings, result),
+        "table": table(result),
+        "families": family_table(result, study.beside),
+        "seeds": seed_table(jobs, folder),
+    }
+    if study.unseen:
+        families = f"+families={{{', '.join(f'{family}: 1' for family in study.unseen)}}}"
+        rivals = f"controllers=[{','.join(study.unseen_rivals)}]"
+        unseen = evaluate(study.runs / f"unseen-{label}", jobs, *words, rivals, families)
+        elsewhere = json.loads((unseen / "result.json").read_text())
+        parts |= {"unseen": table(elsewhere), "unseen_families": family_table(elsewhere, study.unseen_beside)}
+    text = study.page.read_text()
+    for name, content in parts.items():
+        text = between_markers(text, name, content)
+    study.page.write_text(text)
+    learning_curves(jobs, result, study.page.with_name("learning_curves.png"))
+    for name in FIGURES:
+        shutil.copyfile(folder / "plots" / name, study.page.with_name(name))
+    shutil.copyfile(folder / "controllers.csv", study.page.with_name("controllers.csv"))
+    print(parts["table"])
+    return result
+
+
+def from_command_line(study: Study) -> dict[str, Any]:
+    """:func:`reproduce` with what the command line says."""
+    parser = argparse.ArgumentParser(description=f"Train, tune, judge and write the study {study.name}.")
+    parser.add_argument("--seeds", type=int, default=study.seeds, help="run seeds, from 0")
+    parser.add_argument("--at-once", type=int, default=2, help="runs and searches beside each other, each on one core")
+    parser.add_argument("--devices", default="[cpu,cpu]", help="of the evaluation")
+    parser.add_argument("--hosts", type=int, default=64, help="held-out hosts")
+    parser.add_argument(
+        "--tuning-epochs",
+        type=int,
+        default=study.tuning_epochs,
+        help="environment epochs for each search; as many as training took, if not given",
+    )
+    options = parser.parse_args()
+    return reproduce(
+        study,
+        seeds=options.seeds,
+        at_once=options.at_once,
+        devices=options.devices,
+        hosts=options.hosts,
+        tuning_epochs=options.tuning_epochs,
+    )
