@@ -69,7 +69,7 @@ class Study:
     def job(self, seed: int) -> Job:
         """One run of training, on one core."""
         closing = ("evaluation.controllers=[learned,never]", "evaluation.num_hosts=24")
-        return Job(self.runs / f"seed{seed}", (*self.words, *closing, f"seed={seed}"))
+        return Job(self.runs / f"seed{seed}", (*closing, *self.words, f"seed={seed}"))
 
 
 def evaluate(folder: Path, jobs: Sequence[Job], *words: str) -> Path:
@@ -158,30 +158,39 @@ def seed_table(jobs: Sequence[Job], folder: Path) -> str:
         }
         cells = [
             str(number),
-            f"{_mean([float(row['episode_return']) for row in own]):+.1f}",
-            f"{100 * _mean([float(row['test_accuracy']) for row in own]):.1f}",
-            f"{_mean([float(row['added_parameters']) for row in own]):,.0f}",
+            _average(own, "episode_return", "+.1f"),
+            _average(own, "test_accuracy", ".1f", 100),
+            _average(own, "added_parameters", ",.0f"),
             ", ".join(f"{family} {slot}" for family, slot in _slots(own).items()),
-            f"{_mean([record['losses/explained_variance'] for record in last]):.2f}",
-            ", ".join(f"{head} {entropy:.2f}" for head, entropy in entropies.items()),
+            _number(_mean([record["losses/explained_variance"] for record in last]), ".2f"),
+            ", ".join(f"{head} {_number(entropy, '.2f')}" for head, entropy in entropies.items()),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def _slots(rows: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Family to the number of the slot that was kept most often there, or to a dash for none."""
+    """Family to the numbers of the slots that were kept together most often there, or to a dash for none."""
     kept: dict[str, Counter[str]] = {}
     for row in rows:
-        slot = row["kept"].split(":")[0]
-        kept.setdefault(row["family"], Counter())[slot.rpartition("c")[2] or "–"] += 1
+        slots = sorted(module.split(":")[0].rpartition("c")[2] for module in row["kept"].split("+"))
+        kept.setdefault(row["family"], Counter())["+".join(slots) or "–"] += 1
     return {family: kept[family].most_common(1)[0][0] for family in sorted(kept)}
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def _average(rows: Sequence[dict[str, str]], name: str, spec: str, scale: float = 1.0) -> str:
+    """Mean of a column of ``hosts.csv``."""
+    return _number(_mean([scale * float(row[name]) for row in rows]), spec)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
     """Of those that were measured."""
     measured = [value for value in values if value is not None]
-    return sum(measured) / len(measured)
+    return sum(measured) / len(measured) if measured else None
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "–" if value is None else f"{value:{spec}}"
 
 
 def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> None:
@@ -218,7 +227,7 @@ def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) 
         f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
         f"{max(minutes):.0f} minutes a run seed on one core, tuning {searching / 60:.0f} minutes of a core, judging "
         f"{result['wall_seconds'] / 60:.0f} minutes. "
-        f"On the way from the best fixed schedule to the oracle: {100 * result['way_to_the_oracle']:.0f} %."
+        f"On the way from the best fixed schedule to the oracle: {_number(result['way_to_the_oracle'], '.0%')}."
     )
 
 

@@ -1,0 +1,92 @@
+"""Studies of growth: from nothing to tables and figures, nothing made twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.growing import Study, family_table, reproduce, seed_table
+from experiments.growth_pays.reproduce import STUDY as PAYS
+from experiments.jobs import Job
+
+PARTS = ("facts", "table", "families", "seeds", "unseen", "unseen_families")
+TINY = Study(
+    name="tiny",
+    words=("+preset=smoke", "env.mapping=matmul", "evaluation.num_hosts=2"),
+    tuned=(("schedule_best",), ("heuristic",)),
+    rivals=("learned", "schedule_best", "heuristic", "never"),
+    beside=("schedule_best",),
+    unseen=("label_noise",),
+    unseen_rivals=("learned", "never"),
+    unseen_beside=("never",),
+)
+
+
+@pytest.mark.slow
+def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    TINY.page.parent.mkdir(parents=True)
+    TINY.page.write_text("\n".join(f"{name}:\n<!-- {name}: begin -->\n<!-- {name}: end -->" for name in PARTS))
+
+    def make() -> dict[str, Any]:
+        return reproduce(TINY, seeds=1, at_once=2, devices="cpu", hosts=4, tuning_epochs=64)
+
+    result = make()
+    text = TINY.page.read_text()
+    assert {row["name"] for row in result["controllers"]} == {*TINY.rivals, "learned_sampled"}
+    assert "64 environment epochs for each tuned control (64 for training)" in text
+    assert text.count("| learned |") == 4, "a row and a head for seen and for unseen families"
+    assert "| 0 |" in text
+    assert {"learning_curves.png", "frontier.png", "choices_learned.png", "controllers.csv"} <= {
+        path.name for path in TINY.page.parent.iterdir()
+    }
+    made = {path: path.stat().st_mtime_ns for path in TINY.runs.rglob("result.json")}
+    assert len(made) == 5, "a run, two searches, two evaluations"
+    assert make() == result
+    assert TINY.page.read_text() == text
+    assert {path: path.stat().st_mtime_ns for path in TINY.runs.rglob("result.json")} == made
+
+
+def test_all_that_is_tuned_is_judged() -> None:
+    assert {name for names in PAYS.tuned for name in names} <= set(PAYS.rivals)
+
+
+def _hosts(folder: Path, kept: Sequence[str]) -> None:
+    rows = [f"0,learned,starved_2,{number},1.0,0.5,10,{name}" for number, name in enumerate(kept)]
+    heads = "run,controller,family,instance,episode_return,test_accuracy,added_parameters,kept"
+    (folder / "hosts.csv").write_text("\n".join([heads, *rows, ""]))
+
+
+@pytest.mark.parametrize(
+    ("kept", "shown"),
+    [
+        (["r0c2:norm", "r0c2:conv_light", "r0c1:norm"], "starved_2 2"),
+        (["r0c1:norm+r0c2:norm", "r0c2:conv_light+r0c1:norm", "r0c2:norm"], "starved_2 1+2"),
+        (["", "", "r0c2:norm"], "starved_2 –"),
+    ],
+)
+def test_the_slots_kept_most_often(tmp_path: Path, kept: list[str], shown: str) -> None:
+    _hosts(tmp_path, kept)
+    record = {f"losses/entropy/{head}": 0.5 for head in ("op", "slot", "blueprint")}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record | {"losses/explained_variance": None}) + "\n")
+    last = seed_table([Job(tmp_path, ())], tmp_path).splitlines()[-1]
+    assert f"| {shown} |" in last
+    assert "| – | op 0.50" in last
+
+
+def test_a_row_for_each_family() -> None:
+    rows = [
+        {"controller": name, "family": family, "episode_return": 1.0, "kept": {"nothing": 1.0}}
+        for name in ("learned", "never")
+        for family in ("b", "a")
+    ]
+    assert family_table({"families": rows}, ["never"]).splitlines() == [
+        "| family | learned | never | what learned kept |",
+        "|---|---|---|---|",
+        "| a | +1.0 | +1.0 | nothing 100 % |",
+        "| b | +1.0 | +1.0 | nothing 100 % |",
+    ]
