@@ -18,6 +18,7 @@ from esper.telemetry.closing_tables import closing_numbers
 from esper.telemetry.view import clock, number
 
 MAX_NOTE = 160
+NAMES = {RunCondition.EMPTY: "not started"}
 COLOURS = {RunCondition.FINISHED: "green", RunCondition.FAILED: "red"}
 LEARNED = "closing/learned/"
 
@@ -84,7 +85,7 @@ def print_sweep(sweep_dir: Path, rows: Sequence[JobRow]) -> None:
         table.add_row(
             str(row.number),
             Text(row.label),
-            Text(row.condition, style=COLOURS.get(row.condition, "yellow")),
+            Text(NAMES.get(row.condition, row.condition), style=COLOURS.get(row.condition, "yellow")),
             number(row.episode_return, "+.2f"),
             number(row.test_accuracy, ".1f", 100),
             clock(row.wall_seconds),
