@@ -1,6 +1,6 @@
 """What keeps PPO on one plan? ``python -m experiments.surrogate.study``, from the root of the repository.
 
-Trains what is not in ``outputs/surrogate`` yet, then prints the table of README.md.
+Trains what is not in ``outputs/surrogate`` yet, then renews the table of README.md.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from experiments.surrogate.growth import (
 )
 from experiments.surrogate.learner import Learner, Recipe, play, recipe
 from experiments.surrogate.simulated import SimulatedEnv
+from experiments.tables import between_markers
 
 RUNS = Path("outputs/surrogate")
+PAGE = Path(__file__).with_name("README.md")
 SEEDS = range(5)
 ENV_EPOCHS = 28_800
 """Three eighths of what the preset trains for."""
@@ -150,15 +152,16 @@ def row(name: str, oracle: float) -> str:
     """One setting as a Markdown table row, from the runs of it that are finished."""
     runs = {seed: load(name, seed) for seed in SEEDS if path(name, seed).exists()}
     if not runs:
-        return f"| {name} | — | — | — | — | — | — |"
+        return f"| {name} | – | – | – | – | – | – | – |"
     halves, ends = [run.checks[1] for run in runs.values()], [run.checks[-1] for run in runs.values()]
     last = [run.explained_variance[-len(run.explained_variance) // 3 :] for run in runs.values()]
     variances = [mean(value for value in values if value is not None) for values in last]
     cells = [
         name,
         f"{100 * mean(check.points for check in halves) / oracle:.0f}",
+        difference(runs, oracle, 1),
         f"{100 * mean(check.points for check in ends) / oracle:.0f}",
-        difference(runs, oracle),
+        difference(runs, oracle, -1),
         f"{sum(check.one_plan for check in halves)}, {sum(check.one_plan for check in ends)} of {len(runs)}",
         f"{mean(variances):.2f}",
         ", ".join(f"{100 * check.points / oracle:.0f}{' *' if check.one_plan else ''}" for check in ends),
@@ -166,14 +169,14 @@ def row(name: str, oracle: float) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def difference(runs: dict[int, Run], oracle: float) -> str:
-    """At the end to the preset, in percentage points, paired by run seed, with the standard error over them."""
+def difference(runs: dict[int, Run], oracle: float, look: int) -> str:
+    """At a look, to the preset, in percentage points, paired by run seed, with the standard error over them."""
     base = next(iter(SETTINGS))
     both = [seed for seed in runs if path(base, seed).exists()]
     if len(both) < 2:
-        return "—"
+        return "–"
     own, preset = (
-        [run.checks[-1].points for run in found]
+        [run.checks[look].points for run in found]
         for found in ([runs[seed] for seed in both], [load(base, seed) for seed in both])
     )
     gaps = [100 * (a - b) / oracle for a, b in zip(own, preset, strict=True)]
@@ -181,8 +184,24 @@ def difference(runs: dict[int, Run], oracle: float) -> str:
     return "" if not any(gaps) else f"{mean(gaps):+.0f} ± {error:.0f}"
 
 
+def table(oracle: float) -> str:
+    """All settings of which there are runs."""
+    heads = (
+        "setting",
+        "%, half-way",
+        "− the preset",
+        "%, end",
+        "− the preset",
+        "one plan, half-way and end",
+        "explained variance",
+        "%, by seed (* one plan)",
+    )
+    rows = [row(name, oracle) for name in SETTINGS]
+    return "\n".join(["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *rows])
+
+
 def main() -> None:
-    """Train the named settings, or all of them; then print the table."""
+    """Train the named settings, or all of them; then write the table."""
     torch.set_num_threads(1)
     RUNS.mkdir(parents=True, exist_ok=True)
     for name in sys.argv[1:] or SETTINGS:
@@ -191,19 +210,10 @@ def main() -> None:
                 path(name, seed).write_text(json.dumps(asdict(train(SETTINGS[name], seed))))
     held_out = Instances.draw(NUM_HELD_OUT, "held_out")
     oracle = oracle_return(held_out)
-    print(f"oracle {oracle:.1f} points, best fixed plan {100 * fixed_return(held_out) / oracle:.0f} % of it\n")
-    heads = (
-        "setting",
-        "%, half-way",
-        "%, end",
-        "− the preset",
-        "one plan, half-way and end",
-        "explained variance",
-        "%, by seed (* one plan)",
-    )
-    print("| " + " | ".join(heads) + " |")
-    print("|" + "---|" * len(heads))
-    print("\n".join(row(name, oracle) for name in SETTINGS))
+    share = 100 * fixed_return(held_out) / oracle
+    facts = f"Oracle {oracle:.1f} points; the best single plan comes to {share:.0f} % of it."
+    text = between_markers(PAGE.read_text(encoding="utf-8"), "facts", facts)
+    PAGE.write_text(between_markers(text, "table", table(oracle)), encoding="utf-8")
 
 
 if __name__ == "__main__":
