@@ -34,7 +34,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGCONT, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_signals_while_a_job_goes_back_to_the_queue_do_not_make_it_look_done(tmp_path: Path, number: int) -> None:
     log = tmp_path / "asked"
     scontrol = tmp_path / "scontrol"
