@@ -17,6 +17,7 @@ TASK_OF = {
     "cifar10": "synthetic_images",
     "cifar10_deep": "synthetic_images",
     "fashion_mnist": "synthetic_images",
+    "fashion_small": "synthetic_images",
     "digits": "digits",
     "digits_deep": "digits",
     "textbook": "synthetic_text",
