@@ -30,10 +30,10 @@ WORDS = (
 STUDY = Study(
     name="scaffold",
     words=(*WORDS, "trainer.num_iterations=50", "ppo.anneal_iterations=45"),
-    tuned=(("schedule_best", "schedule_per_family"), ("probe_rule",)),
-    rivals=("learned", "schedule_best", "schedule_per_family", "probe_rule", "random", "never", "static_final"),
-    beside=("schedule_best", "probe_rule", "schedule_per_family"),
-    seeds=3,
+    tuned=(("schedule_best",), ("schedule_per_family",)),
+    rivals=("learned", "schedule_best", "schedule_per_family", "random", "never", "static_final"),
+    beside=("schedule_best", "schedule_per_family"),
+    seeds=2,
     tuning_epochs=20_000,
 )
 
