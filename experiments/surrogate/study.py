@@ -50,15 +50,12 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "gae_lambda=1": ("ppo.gae_lambda=1.0",),
     "num_steps=8": ("trainer.num_steps=8",),
     "lr=1e-3": ("ppo.lr=1e-3",),
-    "target_kl=0.02": ("ppo.target_kl=0.02",),
-    "norm_adv=false": ("ppo.norm_adv=false",),
     "reward.scale=0.02": ("reward.scale=0.02",),
     "ent_coef=0.01": ("ppo.ent_coef=0.01",),
     "ent_coef=0.05": ("ppo.ent_coef=0.05",),
     "ent_coef not annealed": ("ppo.ent_coef_final=0.02",),
     "slot multiplier 1": ("ppo.entropy_multipliers.slot=1.0",),
     "blueprint multiplier 3": ("ppo.entropy_multipliers.blueprint=3.0",),
-    "num_envs=48": ("trainer.num_envs=48",),
 }
 """Name to overrides of the preset."""
 
