@@ -8,9 +8,9 @@ from experiments.growing import Study, from_command_line
 STUDY = Study(
     name="fashion_pays",
     words=("+preset=fashion_pays", "env.mapping=matmul"),
-    tuned=(("schedule_best", "schedule_per_family", "static_full", "static_best"), ("heuristic",), ("probe_rule",)),
-    rivals=tuple(name for name in DEFAULT_CONTROLLERS if name != "probe_and_keep"),
-    beside=("schedule_best", "probe_rule", "schedule_per_family"),
+    tuned=(("schedule_best", "schedule_per_family", "static_full", "static_best"), ("heuristic",)),
+    rivals=tuple(name for name in DEFAULT_CONTROLLERS if not name.startswith("probe")),
+    beside=("schedule_best", "schedule_per_family"),
     seeds=3,
     tuning_epochs=20_000,
 )
