@@ -214,6 +214,12 @@ def family_rows(standing: Standing) -> list[FamilyRow]:
 
 
 def way_to_the_oracle(learned: Standing, best: Standing, oracle: Standing) -> float | None:
-    """How far the learned controller is on the way from the best fixed schedule (0) to the oracle (1), in return."""
-    distance = float(oracle.returns().mean() - best.returns().mean())
-    return float(learned.returns().mean() - best.returns().mean()) / distance if distance > 0 else None
+    """How far the learned controller is on the way from the best fixed schedule (0) to the oracle (1), in return.
+
+    ``None`` where the two are less than two standard errors over hosts apart: one plan serves all, and there is no way.
+    """
+    gaps = oracle.returns().mean(0) - best.returns().mean(0)
+    distance = float(gaps.mean())
+    if distance <= 0 or distance <= 2 * float(gaps.std()) / len(gaps) ** 0.5:
+        return None
+    return float(learned.returns().mean() - best.returns().mean()) / distance

@@ -217,7 +217,7 @@ def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> 
 
 def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) -> str:
     """Where the numbers come from."""
-    way = None if result["way_to_the_oracle"] is None else 100 * result["way_to_the_oracle"]
+    way = result["way_to_the_oracle"]
     hosts = result["controllers"][0]["num_hosts"]
     searching = sum(json.loads((path.parent / "result.json").read_text())["wall_seconds"] for path in tunings)
     minutes = [json.loads((one.folder / "result.json").read_text())["wall_seconds"] / 60 for one in jobs]
@@ -227,8 +227,8 @@ def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) 
         f"{result['tuning']['budget']:,} environment epochs for each tuned control "
         f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
         f"{max(minutes):.0f} minutes a run seed on one core, tuning {searching / 60:.0f} minutes of a core, judging "
-        f"{result['wall_seconds'] / 60:.0f} minutes. "
-        f"On the way from the best fixed schedule to the oracle: {_number(way, '.0f')} %."
+        f"{result['wall_seconds'] / 60:.0f} minutes."
+        + ("" if way is None else f" On the way from the best fixed schedule to the oracle: {100 * way:.0f} %.")
     )
 
 

@@ -144,6 +144,8 @@ def test_the_way_to_the_oracle_begins_at_the_best_schedule(worth: float, way: fl
 def test_there_is_no_way_to_an_oracle_that_is_no_better() -> None:
     same = standing("schedule_best", [1.0] * 4)
     assert way_to_the_oracle(standing("learned", [2.0] * 4), same, same) is None
+    scattered = standing("schedule_per_family", [3.0, -1.0, 2.0, 0.5])
+    assert way_to_the_oracle(standing("learned", [2.0] * 4), same, scattered) is None
 
 
 def test_tables_have_a_row_per_run_and_a_column_per_host() -> None:
