@@ -216,9 +216,12 @@ def family_rows(standing: Standing) -> list[FamilyRow]:
 def way_to_the_oracle(learned: Standing, best: Standing, oracle: Standing) -> float | None:
     """How far the learned controller is on the way from the best fixed schedule (0) to the oracle (1), in return.
 
-    ``None`` where the two are less than two standard errors over hosts apart: one plan serves all, and there is no way.
+    ``None`` where the two are less than two standard errors over hosts apart, or there is only one host: as far as can
+    be told one plan serves all, and there is no way.
     """
     gaps = oracle.returns().mean(0) - best.returns().mean(0)
+    if len(gaps) < 2:
+        return None
     distance = float(gaps.mean())
     if distance <= 0 or distance <= 2 * float(gaps.std()) / len(gaps) ** 0.5:
         return None

@@ -148,6 +148,11 @@ def test_there_is_no_way_to_an_oracle_that_is_no_better() -> None:
     assert way_to_the_oracle(standing("learned", [2.0] * 4), same, scattered) is None
 
 
+def test_one_host_shows_no_way_to_the_oracle() -> None:
+    learned, best, oracle = (standing(name, [worth]) for name, worth in (("l", 2.0), ("b", 1.0), ("o", 5.0)))
+    assert way_to_the_oracle(learned, best, oracle) is None
+
+
 def test_tables_have_a_row_per_run_and_a_column_per_host() -> None:
     two = standing("learned", [0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0])
     assert torch.equal(two.returns(), torch.arange(8, dtype=torch.float64).reshape(2, 4))
