@@ -224,7 +224,7 @@ def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) 
     seeds = ", ".join(str(run["seed"]) for run in result["checkpoints"])
     return (
         f"Commit `{result['git_sha'][:9]}`, run seeds {seeds}; {hosts} held-out hosts, {result['num_cpus']} cores, "
-        f"{result['tuning']['budget']:,} environment epochs for each tuned control "
+        f"{result['tuning']['budget']:,} environment epochs for each tuned control but the oracle "
         f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
         f"{max(minutes):.0f} minutes a run seed on one core, tuning {searching / 60:.0f} minutes of a core, judging "
         f"{result['wall_seconds'] / 60:.0f} minutes."

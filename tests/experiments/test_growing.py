@@ -38,7 +38,7 @@ def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(tmp_path: Path, mo
     result = make()
     text = TINY.page.read_text()
     assert {row["name"] for row in result["controllers"]} == {*TINY.rivals, "learned_sampled"}
-    assert "64 environment epochs for each tuned control (64 for training)" in text
+    assert "64 environment epochs for each tuned control but the oracle (64 for training)" in text
     assert text.count("| learned |") == 4, "a row and a head for seen and for unseen families"
     assert "| 0 |" in text
     assert {"learning_curves.png", "frontier.png", "choices_learned.png", "controllers.csv"} <= {

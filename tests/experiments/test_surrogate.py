@@ -8,15 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS
+from esper.actions import NUM_BLUEPRINTS, Blueprint
 from esper.controllers import Never, PlannedGermination, Schedule
 from esper.envs.records import EnvView
 from esper.rng import generator
 from experiments.surrogate.growth import (
+    FAMILIES,
     PRESET,
     Instances,
     family_plans,
     fixed_return,
+    measured_gains,
     oracle_return,
     plan_returns,
 )
@@ -36,6 +38,20 @@ def points(act: Callable[[EnvView], Tensor]) -> Tensor:
         observation = step.observation
         total += step.reward.double() / HOW.config.reward.scale
     return total
+
+
+def test_gains_are_those_of_the_page() -> None:
+    page = """
+| slot, blueprint | added | intact | starved_2 |
+|---|---|---|---|
+| slot 0, norm | 24 | -0.3 / 27.0 | +1.5 / 98.2 |
+| slot 2, conv_heavy | 1192 | +0.2 / 98.2 | +45.3 / 91.0 |
+| everywhere, norm | 72 | +9.0 / 1.0 | +9.0 / 1.0 |
+"""
+    gains = measured_gains(page)
+    assert gains[FAMILIES.index("starved_2"), 2, Blueprint.CONV_HEAVY] == 45.3
+    assert gains[FAMILIES.index("intact"), 0, Blueprint.NORM] == -0.3
+    assert int((gains != 0).sum()) == 4
 
 
 def test_never_growing_earns_exactly_nothing() -> None:
