@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from esper.telemetry.records import read_jsonl
-from experiments.jobs import Job, make
+from experiments.jobs import Job
 from experiments.tables import between_markers, interval
 
 FIGURES = ("frontier.png", "choices_learned.png")
@@ -82,16 +82,27 @@ def evaluate(folder: Path, jobs: Sequence[Job], *words: str) -> Path:
     return folder
 
 
-def tune(study: Study, num_hosts: int, budget: int | None, at_once: int) -> list[Path]:
-    """Tune the controls, some beside each other, each process on one core; what was found for each of them."""
+def train_and_tune(study: Study, jobs: Sequence[Job], num_hosts: int, budget: int | None, at_once: int) -> list[Path]:
+    """Train the controllers and tune the controls, some beside each other, each process on one core.
+
+    A search plays on the hosts of the first job, so it waits for that one only.
+
+    Returns:
+        What was found for each group of controls.
+    """
     words = (f"num_hosts={num_hosts}", f"tuning_epochs={'null' if budget is None else budget}")
 
     def one_group(names: Sequence[str]) -> Path:
+        training[0].result()
         folder = study.runs / f"tuning-{names[0]}-{budget or 'as-training'}"
-        return evaluate(folder, [study.job(0)], f"controllers=[{','.join(names)}]", *words) / "tuning.json"
+        return evaluate(folder, [jobs[0]], f"controllers=[{','.join(names)}]", *words) / "tuning.json"
 
     with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(one_group, study.tuned))
+        training = [pool.submit(job.run) for job in jobs]
+        tuning = [pool.submit(one_group, names) for names in study.tuned]
+    for job in training:
+        job.result()
+    return [group.result() for group in tuning]
 
 
 def table(result: dict[str, Any]) -> str:
@@ -247,8 +258,7 @@ def reproduce(
         ``result.json`` of the evaluation.
     """
     jobs = [study.job(seed) for seed in range(seeds)]
-    make(jobs, at_once)
-    tunings = tune(study, hosts, tuning_epochs, at_once)
+    tunings = train_and_tune(study, jobs, hosts, tuning_epochs, at_once)
     words = (f"num_hosts={hosts}", f"devices={devices}", f"tuning=[{','.join(map(str, tunings))}]")
     label = f"{seeds}-seeds-{hosts}-hosts-{tuning_epochs or 'as-training'}"
     rivals = f"controllers=[{','.join(study.rivals)}]"

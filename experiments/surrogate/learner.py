@@ -121,6 +121,9 @@ class Learner:
             lambda observation, actions, result: None,
         )
         ent_coef = linear_schedule(iteration, ppo.ent_coef, ppo.ent_coef_final, ppo.anneal_iterations)
+        lr = linear_schedule(iteration, ppo.lr, 0.0, ppo.anneal_iterations) if ppo.anneal_lr else ppo.lr
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         result = ppo_update(self.policy, self.optimizer, self.buffer, self.recipe.settings, ent_coef, self._order)
         self.normaliser.merge(moments(raw))
         return result.metrics | {"return": float(self.buffer.data.reward.sum(1).mean())}

@@ -121,7 +121,8 @@ def train(overrides: Sequence[str], seed: int, env_epochs: int = ENV_EPOCHS) -> 
     per_iteration = num_envs * num_steps
     num_iterations = env_epochs // per_iteration
     anneal = round(num_iterations * whole.ppo.anneal_iterations / whole.trainer.num_iterations)
-    how = recipe(*overrides, f"ppo.anneal_iterations={anneal}", preset=PRESET)
+    length = (f"trainer.num_iterations={num_iterations}", f"ppo.anneal_iterations={anneal}")
+    how = recipe(*overrides, *length, preset=PRESET)
     held_out = Instances.draw(NUM_HELD_OUT, "held_out")
     env = environment(Instances.draw(NUM_TRAIN, "train"), num_envs, generator("growth", seed), how)
     learner = Learner(env, how, seed, num_steps=num_steps)
