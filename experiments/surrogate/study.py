@@ -36,21 +36,27 @@ RUNS = Path("outputs/surrogate")
 PAGE = Path(__file__).with_name("README.md")
 SEEDS = range(5)
 ENV_EPOCHS = 28_800
-"""Three eighths of what the preset trains for."""
+"""Three tenths of what the preset trains for."""
 NUM_TRAIN, NUM_HELD_OUT = 56, 64
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "the preset": (),
+    "ratio=joint": ("ppo.ratio=joint",),
+    "lr=5e-4": ("ppo.lr=5e-4",),
+    "lr not annealed": ("ppo.anneal_lr=false",),
+    "ratio=joint, lr=5e-4, not annealed": ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false"),
     "slot_head=flat": ("policy.slot_head=flat",),
     "critic=state": ("policy.critic=state",),
     "conditional_heads=false": ("policy.conditional_heads=false",),
-    "ratio=per_head": ("ppo.ratio=per_head",),
     "gamma=0.995": ("ppo.gamma=0.995",),
     "gae_lambda=0.9": ("ppo.gae_lambda=0.9",),
     "gae_lambda=1": ("ppo.gae_lambda=1.0",),
     "num_steps=8": ("trainer.num_steps=8",),
-    "lr=1e-3": ("ppo.lr=1e-3",),
+    "num_envs=12": ("trainer.num_envs=12",),
+    "num_envs=48": ("trainer.num_envs=48",),
     "reward.scale=0.02": ("reward.scale=0.02",),
+    "norm_adv=false": ("ppo.norm_adv=false",),
+    "target_kl=null": ("ppo.target_kl=null",),
     "ent_coef=0.01": ("ppo.ent_coef=0.01",),
     "ent_coef=0.05": ("ppo.ent_coef=0.05",),
     "ent_coef not annealed": ("ppo.ent_coef_final=0.02",),
