@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from esper.actions import NUM_BLUEPRINTS, Blueprint, Head
+from esper.blueprints import build_blueprint, compatible
 from esper.envs.history import HostHistory
 from esper.envs.observations import Observation, observe
 from esper.envs.records import EnvView
@@ -30,19 +31,22 @@ from esper.lifecycle import (
     transition,
 )
 
-CNN_PARAMETERS = {
-    Blueprint.CONV_LIGHT: 600,
-    Blueprint.ATTENTION: 40,
-    Blueprint.NORM: 24,
-    Blueprint.DEPTHWISE: 160,
-    Blueprint.BOTTLENECK: 730,
-    Blueprint.CONV_SMALL: 90,
-    Blueprint.CONV_HEAVY: 1190,
-}
-"""Blueprints that fit a CNN host, and about how many parameters each has at 8 channels."""
+WIDTH = 8
+"""Channels at every place of the digits host."""
 
-HOST_PARAMETERS = 1360
-"""About those of the digits host."""
+
+def _cnn_parameters() -> dict[Blueprint, int]:
+    fits = compatible([("cnn", WIDTH)])[0]
+    with torch.device("meta"):
+        modules = {kind: build_blueprint("cnn", kind.name.lower(), WIDTH) for kind in Blueprint if fits[kind]}
+    return {kind: sum(parameter.numel() for parameter in module.parameters()) for kind, module in modules.items()}
+
+
+CNN_PARAMETERS = _cnn_parameters()
+"""Blueprints that fit a CNN host, and how many parameters each has."""
+
+HOST_PARAMETERS = 1362
+"""Those of the digits host."""
 
 
 def cnn_blueprints(num_slots: int) -> Tensor:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from esper.actions import NUM_BLUEPRINTS, Blueprint
+from esper.build import build_task_host
 from esper.controllers import Never, PlannedGermination, Schedule
 from esper.envs.records import EnvView
 from esper.rng import generator
+from esper.tasks import load_task
 from experiments.surrogate.growth import (
     FAMILIES,
     PRESET,
@@ -23,6 +25,7 @@ from experiments.surrogate.growth import (
     plan_returns,
 )
 from experiments.surrogate.learner import Learner, recipe
+from experiments.surrogate.simulated import HOST_PARAMETERS
 from experiments.surrogate.study import environment
 
 HELD_OUT = Instances.draw(64, "held_out")
@@ -52,6 +55,12 @@ def test_gains_are_those_of_the_page() -> None:
     assert gains[FAMILIES.index("starved_2"), 2, Blueprint.CONV_HEAVY] == 45.3
     assert gains[FAMILIES.index("intact"), 0, Blueprint.NORM] == -0.3
     assert int((gains != 0).sum()) == 4
+
+
+def test_rent_is_charged_on_as_many_parameters_as_the_real_host_has() -> None:
+    task = load_task(HOW.config.task.name, **HOW.config.task.options())
+    host = build_task_host(HOW.config, task)
+    assert sum(parameter.numel() for parameter in host.parameters()) == HOST_PARAMETERS
 
 
 def test_never_growing_earns_exactly_nothing() -> None:
