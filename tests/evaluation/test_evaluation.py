@@ -7,11 +7,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers import SMALL
 
 from esper.build import build_laboratory
@@ -19,6 +20,7 @@ from esper.checkpoint import save_checkpoint
 from esper.config import compose, to_plain
 from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Console
+from esper.config.wandb import WandbConfig, WandbMode
 from esper.evaluation import check, evaluate
 from esper.runs import RunState
 
@@ -311,3 +313,93 @@ def test_two_ranks_judge_the_same_hosts(config: EvaluateConfig, finished: Path, 
     assert keys[0] == keys[1]
     never = [float(line["episode_return"]) for line in table(tmp_path / "pair") if line["controller"] == "never"]
     assert never == [0.0] * 7
+
+
+# ----------------------------------------------------------------------------------------------------------- fields
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "checkpoint": {},  # one of the two runs
+    "controllers": {"controllers": ["learned", "random"]},
+    "num_hosts": {"num_hosts": 4},
+    "families": {"families": {"starved_0": 1.0}},
+    "sampled": {"sampled": False},
+    "tuning": {},  # what the first evaluation found
+    "tuning_epochs": {"tuning_epochs": 40},
+    "draws": {"draws": 40},
+    "seed": {"seed": 1},
+    "num_threads": {"num_threads": 2},
+    "console": {"console": Console.plain},
+    "wandb": {"wandb": WandbConfig(mode=WandbMode.offline)},
+}
+
+FIELDS_ELSEWHERE = {
+    "devices": "test_two_ranks_judge_the_same_hosts",
+    "name": "test_an_evaluation_is_named_by_its_entry_point_and_seed",
+}
+"""Fields that need more than another value, and where they are tested."""
+
+
+def test_every_field_is_changed_here_or_tested_elsewhere() -> None:
+    assert set(CHANGES) | set(FIELDS_ELSEWHERE) == {item.name for item in fields(EvaluateConfig)}
+
+
+def test_an_evaluation_is_named_by_its_entry_point_and_seed() -> None:
+    words = [sys.executable, "-m", "esper.evaluate", "--cfg", "job", "--resolve", "checkpoint=nowhere"]
+    own, given = (
+        subprocess.run([*words, *more], capture_output=True, text=True, check=True).stdout
+        for more in (["seed=7"], ["name=mine"])
+    )
+    assert "name: evaluate-seed7-" in own
+    assert "name: mine" in given
+
+
+def traces(config: EvaluateConfig, folder: Path, printed: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """All that an evaluation leaves and shows, but its configuration, times and how long searches took."""
+    threads = torch.get_num_threads()
+    try:
+        evaluate(config, folder)
+        used = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(threads)
+    result = read(folder / "result.json")
+    for key in ("wall_seconds", "tuning"):
+        del result[key]
+    return {
+        "result": result,
+        "hosts": (folder / "hosts.csv").read_text(),
+        "tuning": read(folder / "tuning.json") if (folder / "tuning.json").exists() else None,
+        "files": sorted(path.name for path in folder.iterdir()),
+        "threads": used,
+        "printed": bool(printed.readouterr().out),
+    }
+
+
+@pytest.fixture(scope="module")
+def brief(config: EvaluateConfig) -> EvaluateConfig:
+    return replace(config, controllers=["learned", "random", "schedule_best"], num_hosts=3, tuning_epochs=80)
+
+
+_before: dict[str, Any] = {}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of W&B's own
+@pytest.mark.parametrize("field", CHANGES)
+def test_changing_a_field_changes_what_an_evaluation_leaves(
+    field: str, brief: EvaluateConfig, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path_factory.mktemp(field)
+    if not _before:
+        _before["folder"] = folder / "before"
+        _before["traces"] = traces(brief, folder / "before", capsys)
+    changes = dict(CHANGES[field])
+    if field == "checkpoint":
+        changes["checkpoint"] = brief.checkpoints[:1]
+    if field == "tuning":
+        path = folder / "tuning.json"
+        record = read(_before["folder"] / "tuning.json")
+        record["spent"]["schedule_best"] += 1
+        path.write_text(json.dumps(record))
+        changes["tuning"] = str(path)
+    after = traces(replace(brief, **changes), folder / "after", capsys)
+    assert after != _before["traces"], f"{field} changes nothing"
