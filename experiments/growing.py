@@ -288,18 +288,37 @@ def reproduce(
     return result
 
 
+def _count(text: str) -> int:
+    """A number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _epochs(text: str) -> int | None:
+    """A number of epochs, or ``None`` for as many as training took."""
+    if text == "as-training":
+        return None
+    try:
+        return _count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or as-training") from None
+
+
 def from_command_line(study: Study) -> dict[str, Any]:
     """:func:`reproduce` with what the command line says."""
     parser = argparse.ArgumentParser(description=f"Train, tune, judge and write the study {study.name}.")
-    parser.add_argument("--seeds", type=int, default=study.seeds, help="run seeds, from 0")
-    parser.add_argument("--at-once", type=int, default=2, help="runs and searches beside each other, each on one core")
+    parser.add_argument("--seeds", type=_count, default=study.seeds, help="run seeds, from 0")
+    parser.add_argument(
+        "--at-once", type=_count, default=2, help="runs and searches beside each other, each on one core"
+    )
     parser.add_argument("--devices", default="[cpu,cpu]", help="of the evaluation")
-    parser.add_argument("--hosts", type=int, default=64, help="held-out hosts")
+    parser.add_argument("--hosts", type=_count, default=64, help="held-out hosts")
     parser.add_argument(
         "--tuning-epochs",
-        type=int,
+        type=_epochs,
         default=study.tuning_epochs,
-        help="environment epochs for each search; as many as training took, if not given",
+        help=f"environment epochs for each search, or as-training (default: {study.tuning_epochs or 'as-training'})",
     )
     options = parser.parse_args()
     return reproduce(

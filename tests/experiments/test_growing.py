@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.growing import Study, family_table, reproduce, seed_table
+from experiments.growing import Study, family_table, from_command_line, reproduce, seed_table
 from experiments.growth_pays.reproduce import STUDY as PAYS
 from experiments.jobs import Job
 
@@ -90,3 +91,21 @@ def test_a_row_for_each_family() -> None:
         "| a | +1.0 | +1.0 | nothing 100 % |",
         "| b | +1.0 | +1.0 | nothing 100 % |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seeds", "0"], "argument --seeds: must be a number of at least 1, got '0'"),
+        (["--at-once", "-1"], "argument --at-once: must be a number of at least 1, got '-1'"),
+        (["--hosts", "many"], "argument --hosts: must be a number of at least 1, got 'many'"),
+        (["--tuning-epochs", "0"], "argument --tuning-epochs: must be a number of at least 1, got '0'; or as-training"),
+    ],
+)
+def test_what_a_study_cannot_do_is_refused_at_once(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["reproduce", *words])
+    with pytest.raises(SystemExit):
+        from_command_line(TINY)
+    assert message in capsys.readouterr().err
