@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
+from esper.config import compose
+from experiments.fashion_pays.reproduce import STUDY as FASHION
 from experiments.growing import Study, family_table, from_command_line, reproduce, seed_table
 from experiments.growth_pays.reproduce import STUDY as PAYS
 from experiments.jobs import Job
+from experiments.scaffold.reproduce import STUDY as SCAFFOLD
+from experiments.surrogate.growth import PRESET
+from experiments.surrogate.learner import recipe
+from experiments.surrogate.study import SETTINGS
 
 PARTS = ("facts", "table", "families", "seeds", "unseen", "unseen_families")
 TINY = Study(
@@ -52,8 +58,16 @@ def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(tmp_path: Path, mo
     assert {path: path.stat().st_mtime_ns for path in TINY.runs.rglob("result.json")} == made
 
 
-def test_all_that_is_tuned_is_judged() -> None:
-    assert {name for names in PAYS.tuned for name in names} <= set(PAYS.rivals)
+@pytest.mark.parametrize("study", [PAYS, FASHION, SCAFFOLD], ids=lambda study: study.name)
+def test_a_study_can_start_and_judges_all_that_it_tunes(study: Study) -> None:
+    """A preset may change under a study, whose words then contradict it."""
+    compose(*study.job(0).words)
+    assert {name for names in study.tuned for name in names} <= set(study.rivals)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_of_the_surrogate_can_start(name: str) -> None:
+    recipe(*SETTINGS[name], preset=PRESET)
 
 
 def _hosts(folder: Path, kept: Sequence[str]) -> None:
