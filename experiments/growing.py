@@ -26,6 +26,7 @@ from experiments.jobs import Job
 from experiments.tables import between_markers, interval
 
 FIGURES = ("frontier.png", "choices_learned.png")
+TABLES = ("controllers.csv", "hosts.csv")
 LEVELS = (("schedule_per_family", ":"), ("probe_rule", "-."), ("schedule_best", "--"), ("heuristic", "-"))
 """Controls drawn beside learning curves, and their lines."""
 
@@ -226,6 +227,27 @@ def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> 
     figure.savefig(path, dpi=150)
 
 
+def curves(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """What each iteration of each run brought and how long it took, without evaluations."""
+    rows = []
+    for number, one in enumerate(jobs):
+        seconds, epochs = 0.0, 0
+        for record in read_jsonl(one.folder / "metrics.jsonl"):
+            seconds += (record["charts/env_epochs"] - epochs) / record["charts/SPS"]
+            epochs = record["charts/env_epochs"]
+            rows.append(
+                {
+                    "run": number,
+                    "iteration": record["iteration"],
+                    "env_epochs": epochs,
+                    "seconds": round(seconds, 1),
+                    "episodic_return": _number(record["charts/episodic_return"], ".3f"),
+                    "explained_variance": _number(record["losses/explained_variance"], ".3f"),
+                }
+            )
+    return rows
+
+
 def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) -> str:
     """Where the numbers come from."""
     way = result["way_to_the_oracle"]
@@ -283,7 +305,13 @@ def reproduce(
     learning_curves(jobs, result, study.page.with_name("learning_curves.png"))
     for name in FIGURES:
         shutil.copyfile(folder / "plots" / name, study.page.with_name(name))
-    shutil.copyfile(folder / "controllers.csv", study.page.with_name("controllers.csv"))
+    for name in TABLES:
+        shutil.copyfile(folder / name, study.page.with_name(name))
+    with study.page.with_name("curves.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = curves(jobs)
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
     print(parts["table"])
     return result
 

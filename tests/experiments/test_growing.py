@@ -48,9 +48,9 @@ def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(tmp_path: Path, mo
     assert "64 environment epochs for each tuned control but the oracle (64 for training)" in text
     assert text.count("| learned |") == 4, "a row and a head for seen and for unseen families"
     assert "| 0 |" in text
-    assert {"learning_curves.png", "frontier.png", "choices_learned.png", "controllers.csv"} <= {
-        path.name for path in TINY.page.parent.iterdir()
-    }
+    pictures = {"learning_curves.png", "frontier.png", "choices_learned.png"}
+    numbers = {"controllers.csv", "hosts.csv", "curves.csv"}
+    assert pictures | numbers <= {path.name for path in TINY.page.parent.iterdir()}
     made = {path: path.stat().st_mtime_ns for path in TINY.runs.rglob("result.json")}
     assert len(made) == 5, "a run, two searches, two evaluations"
     assert make() == result
