@@ -36,15 +36,20 @@ RUNS = Path("outputs/surrogate")
 PAGE = Path(__file__).with_name("README.md")
 SEEDS = range(5)
 ENV_EPOCHS = 28_800
-"""Three tenths of what the preset trains for."""
+"""Three eighths of what the preset trains for."""
 NUM_TRAIN, NUM_HELD_OUT = 56, 64
+
+BLUEPRINT_MULTIPLIER = "ppo.entropy_multipliers.blueprint={}"
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "the preset": (),
     "ratio=joint": ("ppo.ratio=joint",),
     "lr=5e-4": ("ppo.lr=5e-4",),
+    "lr=1e-3": ("ppo.lr=1e-3",),
     "lr not annealed": ("ppo.anneal_lr=false",),
-    "ratio=joint, lr=5e-4, not annealed": ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false"),
+    "blueprint multiplier 1.5": (BLUEPRINT_MULTIPLIER.format(1.5),),
+    "blueprint multiplier 5": (BLUEPRINT_MULTIPLIER.format(5.0),),
+    "all four as before": ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false", BLUEPRINT_MULTIPLIER.format(1.5)),
     "slot_head=flat": ("policy.slot_head=flat",),
     "critic=state": ("policy.critic=state",),
     "conditional_heads=false": ("policy.conditional_heads=false",),
@@ -61,7 +66,6 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "ent_coef=0.05": ("ppo.ent_coef=0.05",),
     "ent_coef not annealed": ("ppo.ent_coef_final=0.02",),
     "slot multiplier 1": ("ppo.entropy_multipliers.slot=1.0",),
-    "blueprint multiplier 3": ("ppo.entropy_multipliers.blueprint=3.0",),
 }
 """Name to overrides of the preset."""
 
