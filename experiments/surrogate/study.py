@@ -43,29 +43,17 @@ BLUEPRINT_MULTIPLIER = "ppo.entropy_multipliers.blueprint={}"
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "the preset": (),
+    "all four as before": ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false", BLUEPRINT_MULTIPLIER.format(1.5)),
     "ratio=joint": ("ppo.ratio=joint",),
+    "lr not annealed": ("ppo.anneal_lr=false",),
     "lr=5e-4": ("ppo.lr=5e-4",),
     "lr=1e-3": ("ppo.lr=1e-3",),
-    "lr not annealed": ("ppo.anneal_lr=false",),
     "blueprint multiplier 1.5": (BLUEPRINT_MULTIPLIER.format(1.5),),
     "blueprint multiplier 5": (BLUEPRINT_MULTIPLIER.format(5.0),),
-    "all four as before": ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false", BLUEPRINT_MULTIPLIER.format(1.5)),
-    "slot_head=flat": ("policy.slot_head=flat",),
-    "critic=state": ("policy.critic=state",),
-    "conditional_heads=false": ("policy.conditional_heads=false",),
-    "gamma=0.995": ("ppo.gamma=0.995",),
-    "gae_lambda=0.9": ("ppo.gae_lambda=0.9",),
-    "gae_lambda=1": ("ppo.gae_lambda=1.0",),
-    "num_steps=8": ("trainer.num_steps=8",),
-    "num_envs=12": ("trainer.num_envs=12",),
-    "num_envs=48": ("trainer.num_envs=48",),
-    "reward.scale=0.02": ("reward.scale=0.02",),
     "norm_adv=false": ("ppo.norm_adv=false",),
     "target_kl=null": ("ppo.target_kl=null",),
-    "ent_coef=0.01": ("ppo.ent_coef=0.01",),
-    "ent_coef=0.05": ("ppo.ent_coef=0.05",),
-    "ent_coef not annealed": ("ppo.ent_coef_final=0.02",),
-    "slot multiplier 1": ("ppo.entropy_multipliers.slot=1.0",),
+    "num_envs=12": ("trainer.num_envs=12",),
+    "num_envs=48": ("trainer.num_envs=48",),
 }
 """Name to overrides of the preset."""
 
