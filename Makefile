@@ -47,7 +47,7 @@ docs: setup  ## Make docs/metrics.md anew from the table in the code
 bench: setup  ## Time and memory beside plain PyTorch: make bench ARGS="ranks"
 	$(BIN)/python -m benchmarks $(ARGS)
 
-reproduce: setup  ## Train, tune and judge the study growth_pays: an estimated 1.5 hours on two cores
+reproduce: setup  ## Train, tune and judge the study growth_pays: 1 hour 40 minutes on two cores
 	$(BIN)/python -m experiments.growth_pays.reproduce $(ARGS)
 
 clean:  ## Remove caches and build products (keeps outputs/, multirun/ and .venv)
