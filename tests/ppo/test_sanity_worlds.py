@@ -38,8 +38,9 @@ def test_finds_the_one_blueprint_slot_or_moment_that_pays(world: type[World], nu
 
 
 def test_without_masks_a_blueprint_is_not_found() -> None:
-    """What is impossible hides what pays: masks are part of the solution."""
-    assert learned_return(environment(BlueprintWorld(), kind=Unmasked), 40) < 0.1
+    """What is impossible hides what pays: with masks the same run has found it after half as many iterations."""
+    assert learned_return(environment(BlueprintWorld()), 10) > 0.9
+    assert learned_return(environment(BlueprintWorld(), kind=Unmasked), 20) < 0.1
 
 
 def test_a_cue_that_is_gone_is_remembered() -> None:
