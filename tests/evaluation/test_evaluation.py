@@ -354,7 +354,7 @@ def test_an_evaluation_is_named_by_its_entry_point_and_seed() -> None:
 
 
 def traces(config: EvaluateConfig, folder: Path, printed: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """All that an evaluation leaves and shows, but its configuration, times and how long searches took."""
+    """All that an evaluation leaves and shows, but its configuration and times."""
     threads = torch.get_num_threads()
     try:
         evaluate(config, folder)
@@ -362,8 +362,8 @@ def traces(config: EvaluateConfig, folder: Path, printed: pytest.CaptureFixture[
     finally:
         torch.set_num_threads(threads)
     result = read(folder / "result.json")
-    for key in ("wall_seconds", "tuning"):
-        del result[key]
+    for record in (result, *result["controllers"]):
+        del record["wall_seconds"]
     return {
         "result": result,
         "hosts": (folder / "hosts.csv").read_text(),
@@ -403,3 +403,12 @@ def test_changing_a_field_changes_what_an_evaluation_leaves(
         changes["tuning"] = str(path)
     after = traces(replace(brief, **changes), folder / "after", capsys)
     assert after != _before["traces"], f"{field} changes nothing"
+
+
+@pytest.mark.slow
+def test_the_same_evaluation_leaves_the_same(
+    brief: EvaluateConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the test above could not fail."""
+    first, second = (traces(brief, tmp_path / name, capsys) for name in ("first", "second"))
+    assert first == second
