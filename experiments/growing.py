@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,13 @@ def evaluate(folder: Path, jobs: Sequence[Job], *words: str) -> Path:
 def train_and_tune(study: Study, jobs: Sequence[Job], num_hosts: int, budget: int | None, at_once: int) -> list[Path]:
     """Train the controllers and tune the controls, some beside each other, each process on one core.
 
-    A search plays on the hosts of the first job, so it waits for that one only.
+    A search plays on the hosts of the first job, so it waits for that one only. After a failure nothing more begins.
 
     Returns:
         What was found for each group of controls.
+
+    Raises:
+        CalledProcessError: a run or a search failed.
     """
     words = (f"num_hosts={num_hosts}", f"tuning_epochs={'null' if budget is None else budget}")
 
@@ -101,8 +104,10 @@ def train_and_tune(study: Study, jobs: Sequence[Job], num_hosts: int, budget: in
     with ThreadPoolExecutor(at_once) as pool:
         training = [pool.submit(job.run) for job in jobs]
         tuning = [pool.submit(one_group, names) for names in study.tuned]
-    for job in training:
-        job.result()
+        ended, _ = wait([*training, *tuning], return_when=FIRST_EXCEPTION)
+        pool.shutdown(cancel_futures=True)
+    for future in ended:
+        future.result()
     return [group.result() for group in tuning]
 
 
@@ -228,7 +233,7 @@ def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> 
 
 
 def curves(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """What each iteration of each run brought and how long it took, without evaluations."""
+    """What each iteration of each run brought, and seconds of training up to its end; ``None`` = not measured."""
     rows = []
     for number, one in enumerate(jobs):
         seconds, epochs = 0.0, 0
@@ -241,8 +246,8 @@ def curves(jobs: Sequence[Job]) -> list[dict[str, Any]]:
                     "iteration": record["iteration"],
                     "env_epochs": epochs,
                     "seconds": round(seconds, 1),
-                    "episodic_return": _number(record["charts/episodic_return"], ".3f"),
-                    "explained_variance": _number(record["losses/explained_variance"], ".3f"),
+                    "episodic_return": record["charts/episodic_return"],
+                    "explained_variance": record["losses/explained_variance"],
                 }
             )
     return rows

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import pytest
 
 from esper.config import compose
 from experiments.fashion_pays.reproduce import STUDY as FASHION
-from experiments.growing import Study, family_table, from_command_line, reproduce, seed_table
+from experiments.growing import Study, family_table, from_command_line, reproduce, seed_table, train_and_tune
 from experiments.growth_pays.reproduce import STUDY as PAYS
 from experiments.jobs import Job
 from experiments.scaffold.reproduce import STUDY as SCAFFOLD
@@ -123,3 +125,21 @@ def test_what_a_study_cannot_do_is_refused_at_once(
     with pytest.raises(SystemExit):
         from_command_line(TINY)
     assert message in capsys.readouterr().err
+
+
+def test_after_a_failure_nothing_more_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+
+    class Fake(Job):
+        def run(self) -> None:
+            begun.append(self.folder.name)
+            time.sleep(0.3 * len(begun) - 0.3)
+            if self.folder.name == "first":
+                raise CalledProcessError(1, ["train"])
+
+    monkeypatch.setattr("experiments.growing.evaluate", lambda folder, *rest: begun.append(folder.name) or folder)
+    jobs = [Fake(Path(name), ()) for name in ("first", "second", "third")]
+    with pytest.raises(CalledProcessError):
+        train_and_tune(TINY, jobs, 2, None, at_once=1)
+    assert "third" not in begun
+    assert not [name for name in begun if name.startswith("tuning")]
