@@ -11,6 +11,7 @@ from torch import Tensor
 from esper.actions import HEADS
 from esper.blueprints import blueprint_ids, compatible
 from esper.config.growth import IsolateUntil, Mapping
+from esper.config.learning import PPOConfig
 from esper.config.root import Config, ScheduleStep
 from esper.controllers import PlannedGermination
 from esper.devices import resolve_devices, spread
@@ -27,7 +28,7 @@ from esper.population import MultiplyAdds, Population, build_mapping, chosen_pro
 from esper.population.calibration import Choice, choose_mapping
 from esper.population.contest import Workload
 from esper.population.mapping import Mapping as HostMapping
-from esper.ppo import PPOSettings
+from esper.ppo import PPOSettings, linear_schedule
 from esper.precision import AUTOCAST_DTYPES
 from esper.ranks import ALONE, Ranks
 from esper.rng import derive_seed
@@ -307,3 +308,9 @@ def ppo_settings(config: Config) -> PPOSettings:
         ratio=ppo.ratio.name,
         entropy_multipliers=tuple(getattr(ppo.entropy_multipliers, head) for head in HEADS),
     )
+
+
+def scheduled(ppo: PPOConfig, update: int) -> tuple[float, float]:
+    """Learning rate and entropy coefficient of an update, numbered from 0."""
+    ent_coef = linear_schedule(update, ppo.ent_coef, ppo.ent_coef_final, ppo.anneal_iterations)
+    return linear_schedule(update, ppo.lr, 0.0, ppo.anneal_iterations) if ppo.anneal_lr else ppo.lr, ent_coef

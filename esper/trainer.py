@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from esper.build import Laboratory, ppo_settings
+from esper.build import Laboratory, ppo_settings, scheduled
 from esper.checkpoint import restore_policy, save_checkpoint
 from esper.config import to_plain
 from esper.config.learning import Twin
@@ -18,7 +18,7 @@ from esper.envs.growth import GrowthEnv
 from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
-from esper.ppo import Metrics, RolloutBuffer, UpdateResult, linear_schedule, ppo_update
+from esper.ppo import Metrics, RolloutBuffer, UpdateResult, ppo_update
 from esper.precision import policy_scaler
 from esper.preemption import Preempted, StopSignals, Vote
 from esper.progress import Best, Stopwatch
@@ -181,7 +181,7 @@ class Trainer:
 
     def iterate(self) -> Metrics | None:
         """Collect a rollout, update the policy, take in the observations; ``None`` if asked to stop on the way."""
-        ppo, tally, iteration, began = self.config.ppo, self.recorder.tally, self.iteration + 1, perf_counter()
+        tally, iteration, began = self.recorder.tally, self.iteration + 1, perf_counter()
         raw = collect(
             self.env,
             self.policy,
@@ -196,8 +196,7 @@ class Trainer:
         tally.rollout_seconds += collected - began
         if raw is None:
             return None
-        ent_coef = linear_schedule(iteration - 1, ppo.ent_coef, ppo.ent_coef_final, ppo.anneal_iterations)
-        lr = linear_schedule(iteration - 1, ppo.lr, 0.0, ppo.anneal_iterations) if ppo.anneal_lr else ppo.lr
+        lr, ent_coef = scheduled(self.config.ppo, iteration - 1)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         result = ppo_update(

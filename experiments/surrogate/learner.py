@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esper.build import ppo_settings
+from esper.build import ppo_settings, scheduled
 from esper.config import compose
 from esper.config.root import Config
 from esper.envs.features import continuous_features, num_features
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
-from esper.ppo import Metrics, PPOSettings, RolloutBuffer, linear_schedule, ppo_update
+from esper.ppo import Metrics, PPOSettings, RolloutBuffer, ppo_update
 from esper.rng import derive_seed, generator
 from esper.rollout import Carry, collect
 from experiments.surrogate.simulated import SimulatedEnv
@@ -110,7 +110,6 @@ class Learner:
 
     def iterate(self, iteration: int) -> Metrics:
         """One rollout and update, ``iteration`` from 0; adds ``return``, the mean scaled reward that it brought."""
-        ppo = self.recipe.config.ppo
         raw = collect(
             self.env,  # type: ignore[arg-type]
             self.policy,
@@ -120,8 +119,7 @@ class Learner:
             self._actions,
             lambda observation, actions, result: None,
         )
-        ent_coef = linear_schedule(iteration, ppo.ent_coef, ppo.ent_coef_final, ppo.anneal_iterations)
-        lr = linear_schedule(iteration, ppo.lr, 0.0, ppo.anneal_iterations) if ppo.anneal_lr else ppo.lr
+        lr, ent_coef = scheduled(self.recipe.config.ppo, iteration)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         result = ppo_update(self.policy, self.optimizer, self.buffer, self.recipe.settings, ent_coef, self._order)
