@@ -229,6 +229,10 @@ class RunFolder:
         """What an interrupted run goes on from."""
         return self.checkpoints / "last.pt"
 
+    def kept_checkpoint(self, iteration: int) -> Path:
+        """What stays of an iteration at which one is kept."""
+        return self.checkpoints / f"iteration-{iteration:05d}.pt"
+
     @property
     def lock_file(self) -> Path:
         """Held by the process that writes."""

@@ -236,11 +236,10 @@ class Trainer:
         ranks = self.ranks.gather(own)
         if not self.ranks.is_first:
             return
-        checkpoints, every = self.folder.checkpoints, self.config.trainer.checkpoint_every
         if metrics is not None and self.best.take_in(self.iteration, metrics):
-            self._write(checkpoints / "best.pt")
-        if metrics is not None and self.iteration % every == 0:
-            self._write(checkpoints / f"iteration-{self.iteration:05d}.pt")
+            self._write(self.folder.checkpoints / "best.pt")
+        if metrics is not None and self.iteration % self.config.trainer.checkpoint_every == 0:
+            self._write(self.folder.kept_checkpoint(self.iteration))
         self.hub.flush()
         training = states(self._shared) | {"positions": self.folder.positions(), "ranks": ranks}
         self._write(self.folder.last_checkpoint, training)

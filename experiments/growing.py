@@ -73,12 +73,12 @@ class Study:
         return Job(self.runs / f"seed{seed}", (*closing, *self.words, f"seed={seed}"))
 
 
-def evaluate(folder: Path, jobs: Sequence[Job], *words: str) -> Path:
-    """Judge runs together, unless that has been done; the folder of the evaluation."""
+def evaluate(folder: Path, checkpoints: Sequence[Path], *words: str) -> Path:
+    """Judge checkpoints or run folders together, unless that has been done; the folder of the evaluation."""
     if not (folder / "result.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        checkpoints = ",".join(str(job.folder) for job in jobs)
-        command = [sys.executable, "-m", "esper.evaluate", f"checkpoint=[{checkpoints}]", *words]
+        names = ",".join(map(str, checkpoints))
+        command = [sys.executable, "-m", "esper.evaluate", f"checkpoint=[{names}]", *words]
         subprocess.run([*command, "console=plain", f"hydra.run.dir={folder}"], check=True)
     return folder
 
@@ -99,7 +99,7 @@ def train_and_tune(study: Study, jobs: Sequence[Job], num_hosts: int, budget: in
     def one_group(names: Sequence[str]) -> Path:
         training[0].result()
         folder = study.runs / f"tuning-{names[0]}-{budget or 'as-training'}"
-        return evaluate(folder, [jobs[0]], f"controllers=[{','.join(names)}]", *words) / "tuning.json"
+        return evaluate(folder, [jobs[0].folder], f"controllers=[{','.join(names)}]", *words) / "tuning.json"
 
     with ThreadPoolExecutor(at_once) as pool:
         training = [pool.submit(job.run) for job in jobs]
@@ -289,7 +289,8 @@ def reproduce(
     words = (f"num_hosts={hosts}", f"devices={devices}", f"tuning=[{','.join(map(str, tunings))}]")
     label = f"{seeds}-seeds-{hosts}-hosts-{tuning_epochs or 'as-training'}"
     rivals = f"controllers=[{','.join(study.rivals)}]"
-    folder = evaluate(study.runs / f"evaluation-{label}", jobs, *words, rivals)
+    trained = [job.folder for job in jobs]
+    folder = evaluate(study.runs / f"evaluation-{label}", trained, *words, rivals)
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     parts = {
         "facts": facts(jobs, tunings, result),
@@ -300,7 +301,7 @@ def reproduce(
     if study.unseen:
         families = f"+families={{{', '.join(f'{family}: 1' for family in study.unseen)}}}"
         rivals = f"controllers=[{','.join(study.unseen_rivals)}]"
-        unseen = evaluate(study.runs / f"unseen-{label}", jobs, *words, rivals, families)
+        unseen = evaluate(study.runs / f"unseen-{label}", trained, *words, rivals, families)
         elsewhere = json.loads((unseen / "result.json").read_text())
         parts |= {"unseen": table(elsewhere), "unseen_families": family_table(elsewhere, study.unseen_beside)}
     text = study.page.read_text()
