@@ -1,0 +1,29 @@
+"""Does a controller help where hosts differ as they do in practice, and nothing is cut?
+
+``python -m experiments.natural.reproduce``, from the repository's root.
+"""
+
+from __future__ import annotations
+
+from experiments.growing import Study, from_command_line
+
+STUDY = Study(
+    name="natural",
+    words=("+preset=digits_natural", "env.mapping=matmul"),
+    tuned=(("schedule_best", "schedule_per_family", "static_full", "static_best"), ("heuristic",), ("probe_rule",)),
+    rivals=(
+        "learned",
+        "heuristic",
+        "probe_rule",
+        "schedule_best",
+        "schedule_per_family",
+        "random",
+        "never",
+        "static_full",
+        "static_best",
+    ),
+    beside=("schedule_best", "probe_rule", "schedule_per_family"),
+)
+
+if __name__ == "__main__":
+    from_command_line(STUDY)
