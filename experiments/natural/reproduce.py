@@ -10,10 +10,9 @@ from experiments.growing import Study, from_command_line
 STUDY = Study(
     name="natural",
     words=("+preset=digits_natural", "env.mapping=matmul"),
-    tuned=(("schedule_best", "schedule_per_family", "static_full", "static_best"), ("heuristic",), ("probe_rule",)),
+    tuned=(("schedule_best", "schedule_per_family", "static_full", "static_best"), ("probe_rule",)),
     rivals=(
         "learned",
-        "heuristic",
         "probe_rule",
         "schedule_best",
         "schedule_per_family",
@@ -23,6 +22,7 @@ STUDY = Study(
         "static_best",
     ),
     beside=("schedule_best", "probe_rule", "schedule_per_family"),
+    seeds=3,
 )
 
 if __name__ == "__main__":
