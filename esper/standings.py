@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.actions import OP_WAIT
+from esper.actions import OP_NAMES
 from esper.comparison import Outcome
 from esper.envs.records import EpisodeRecord
 from esper.rng import generator
@@ -91,6 +91,12 @@ def _test_bits(episode: EpisodeRecord) -> float:
     return episode.test_bits
 
 
+def survival(episodes: Sequence[EpisodeRecord]) -> float | None:
+    """Modules kept, as a share of those germinated; ``None`` if none was."""
+    germinated = sum(episode.num_germinated for episode in episodes)
+    return sum(episode.num_fossilized for episode in episodes) / germinated if germinated else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
     """Intervals of one evaluation, each from its own stream: none depends on what else is asked for.
@@ -137,7 +143,9 @@ class Judge:
             flops_ratio=float(standing.table(lambda episode: episode.relative_flops).mean()),
             wall_seconds=sum(outcome.wall_seconds for outcome in standing.outcomes) / len(standing.outcomes),
             num_fossilized=float(standing.table(lambda episode: episode.num_fossilized).mean()),
-            wait_share=None if ops is None else float(ops[OP_WAIT]),
+            num_germinated=float(standing.table(lambda episode: episode.num_germinated).mean()),
+            survival=survival([episode for outcome in standing.outcomes for episode in outcome.episodes]),
+            op_share=None if ops is None else dict(zip(OP_NAMES, ops.tolist(), strict=True)),
             **self._bits(standing, rival, None if never is None or never.name == name else never),
         )
 
@@ -197,7 +205,6 @@ def family_rows(standing: Standing) -> list[FamilyRow]:
         names = ["+".join(f"{slot}:{kind}" for slot, kind in episode.kept) or "nothing" for episode in own]
         counts = {name: names.count(name) for name in dict.fromkeys(names)}
         common = sorted(counts, key=lambda name: (-counts[name], name))[:NUM_KEPT]
-        germinated = sum(episode.num_germinated for episode in own)
         rows.append(
             FamilyRow(
                 controller=standing.name,
@@ -206,7 +213,7 @@ def family_rows(standing: Standing) -> list[FamilyRow]:
                 episode_return=sum(episode.episode_return for episode in own) / len(own),
                 test_accuracy=sum(map(_test_accuracy, own)) / len(own),
                 test_bits=sum(map(_test_bits, own)) / len(own) if standing.is_text else None,
-                survival=sum(episode.num_fossilized for episode in own) / germinated if germinated else None,
+                survival=survival(own),
                 kept={name: counts[name] / len(own) for name in common},
             )
         )

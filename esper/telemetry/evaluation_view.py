@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
+from esper.actions import OP_NAMES
 from esper.statistics import Interval
 from esper.telemetry.view import ABSENT, number
 
@@ -38,7 +39,9 @@ class EvaluationRow:
         flops_ratio: mean multiply-adds of training a host and its modules, over those of the host alone.
         wall_seconds: wall-clock time of all episodes of one run seed.
         num_fossilized: mean number of modules kept.
-        wait_share: share of WAIT among steps with a choice, as a fraction of 1.
+        num_germinated: mean number of modules ever put into a host.
+        survival: modules kept, as a share of those germinated; ``None`` if none was.
+        op_share: share of each op among steps with a choice, by name in the order of ops, as a fraction of 1.
         val_bits, test_bits: of text, mean loss of the final networks in bits per byte: lower is better.
         bits_difference: test bits of the learned controller minus this one's, paired.
         bits_over_never: test bits of this controller minus those of never-grow, paired.
@@ -58,7 +61,9 @@ class EvaluationRow:
     flops_ratio: float | None = None
     wall_seconds: float | None = None
     num_fossilized: float | None = None
-    wait_share: float | None = None
+    num_germinated: float | None = None
+    survival: float | None = None
+    op_share: Mapping[str, float] | None = None
     val_bits: Interval | None = None
     test_bits: Interval | None = None
     bits_difference: Interval | None = None
@@ -66,6 +71,9 @@ class EvaluationRow:
 
 
 INTERVALS = frozenset(field.name for field in fields(EvaluationRow) if "Interval" in str(field.type))
+OP_SHARE = "op_share"
+OP_HEADERS = {"GERMINATE": "GERMI-\nNATE", "SET_ALPHA_TARGET": "SET_\nALPHA_\nTARGET", "FOSSILIZE": "FOSSI-\nLIZE"}
+"""Where long names of ops break."""
 OF_TEXT = ("val_bits", "test_bits", "bits_difference", "bits_over_never")
 """Fields that only text has."""
 
@@ -79,7 +87,7 @@ def with_interval(interval: Interval | None, spec: str, scale: float = 1.0) -> s
 
 
 def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 0.95) -> Group:
-    """Two tables beneath each other: what controllers earned, and what their hosts became; of text also its bits.
+    """Tables beneath each other: what controllers earned, what their hosts became and what was done; of text its bits.
 
     Args:
         rows: controllers, in the order shown.
@@ -87,12 +95,12 @@ def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 
         level: of the intervals.
     """
     text = any(row.test_bits for row in rows)
-    earned, became = _table(title), _table(None, None if text else _caption(rows))
+    earned, became = _table(title), _table(None)
     percent = f"{100 * level:g} %"
     for header in (f"return [{percent}]", "IQM", f"learned − it [{percent}]", "P(learned\nabove it)"):
         earned.add_column(header, justify="right", overflow="fold")
     headers = ("val\n%", "test\n%", f"learned − it,\ntest % [{percent}]", "added\nparams", "FLOPs\nratio", "wall\ns")
-    for header in (*headers, "kept", "WAIT\n%"):
+    for header in headers:
         became.add_column(header, justify="right", overflow="fold")
     for row in rows:
         earned.add_row(
@@ -110,10 +118,24 @@ def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 
             _estimate(row.added_parameters, ",.0f"),
             number(row.flops_ratio, ".2f"),
             number(row.wall_seconds, ",.0f"),
-            number(row.num_fossilized, ".1f"),
-            number(row.wait_share, ".0f", 100),
         )
-    return Group(earned, "", became, *(("", _bits_table(rows, percent)) if text else ()))
+    did = _actions_table(rows, "" if text else f"; {_caption(rows)}")
+    return Group(earned, "", became, "", did, *(("", _bits_table(rows, percent)) if text else ()))
+
+
+def _actions_table(rows: Sequence[EvaluationRow], caption: str) -> Table:
+    table = _table(None, f"ops: % of steps with a choice{caption}")
+    for header in ("germi-\nnated", "kept", "sur-\nvived %", *(OP_HEADERS.get(name, name) for name in OP_NAMES)):
+        table.add_column(header, justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(
+            row.name,
+            number(row.num_germinated, ".1f"),
+            number(row.num_fossilized, ".1f"),
+            number(row.survival, ".0f", 100),
+            *(number(None if row.op_share is None else row.op_share[name], ".0f", 100) for name in OP_NAMES),
+        )
+    return table
 
 
 def _bits_table(rows: Sequence[EvaluationRow], percent: str) -> Table:
@@ -133,22 +155,31 @@ def _bits_table(rows: Sequence[EvaluationRow], percent: str) -> Table:
 
 
 def write_csv(rows: Sequence[EvaluationRow], path: Path) -> None:
-    """One line per controller, numbers unrounded; an interval takes three columns, what was not measured is empty.
+    """One line per controller, numbers unrounded; an interval takes three columns, and every op has one.
 
-    Accuracies and shares are fractions of 1. Columns of text are left out where no row has them. The folder is made.
+    What was not measured is empty. Accuracies and shares are fractions of 1. Columns of text are left out where no row
+    has them. The folder is made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         text = any(row.test_bits for row in rows)
         names = [field.name for field in fields(EvaluationRow) if text or field.name not in OF_TEXT]
-        writer.writerow([name + part for name in names for part in (PARTS if name in INTERVALS else ("",))])
+        writer.writerow([heading for name in names for heading in _headings(name)])
         for row in rows:
             writer.writerow([cell for name in names for cell in _cells(row, name)])
 
 
+def _headings(name: str) -> Sequence[str]:
+    if name == OP_SHARE:
+        return [f"{name}/{op}" for op in OP_NAMES]
+    return [name + part for part in PARTS] if name in INTERVALS else [name]
+
+
 def _cells(row: EvaluationRow, name: str) -> Sequence[object]:
     value = getattr(row, name)
+    if name == OP_SHARE:
+        return [None if value is None else value[op] for op in OP_NAMES]
     if name not in INTERVALS:
         return [value]
     return [None] * len(PARTS) if value is None else value[: len(PARTS)]

@@ -6,11 +6,13 @@ import csv
 import io
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from esper.actions import OP_NAMES
 from esper.statistics import Interval
 from esper.telemetry import choices_plot, frontier_plot, plots
 from esper.telemetry.choices_plot import Kept, KeptModule, choice_map, choice_table, commonest_plan
@@ -33,6 +35,13 @@ HOSTS = (
 
 def about(estimate: float, half: float = 0.0) -> Interval:
     return Interval(estimate, estimate - half, estimate + half, True)
+
+
+DID: dict[str, Any] = {
+    "num_germinated": 2.3,
+    "survival": 0.391,
+    "op_share": dict(zip(OP_NAMES, (0.64, 0.12, 0.01, 0.07, 0.03, 0.13), strict=True)),
+}
 
 
 def point(name: str, parameters: float, accuracy: float) -> FrontierPoint:
@@ -204,13 +213,25 @@ def test_the_tables_hold_every_number() -> None:
                 flops_ratio=1.27,
                 wall_seconds=812.6,
                 num_fossilized=0.9,
-                wait_share=0.64,
+                **DID,
             )
         ]
     )
     for part in ("schedule_best", "+10.20 [+8.70,+11.70]", "+9.87", "+3.70 [+2.60,+4.80]", "0.83", "76.1", "75.2"):
         assert part in text
-    for part in ("+4.0 [+3.0,+5.0]", "1,592", "1.27", "813", "0.9", "64", "run seeds: 5; held-out hosts: 64"):
+    for part in (
+        "+4.0 [+3.0,+5.0]",
+        "1,592",
+        "1.27",
+        "813",
+        "2.3",
+        "0.9",
+        "39",
+        "64",
+        "12",
+        "13",
+        "run seeds: 5; held-out hosts: 64",
+    ):
         assert part in text
     assert "–" not in text
 
@@ -235,7 +256,7 @@ def test_tables_fit_the_terminal_and_keep_every_number_whole(width: int) -> None
         flops_ratio=1.27,
         wall_seconds=1812.6,
         num_fossilized=0.9,
-        wait_share=0.64,
+        **DID,
     )
     text = printed([measured], width)
     assert max(len(line) for line in text.splitlines()) <= width
@@ -251,7 +272,7 @@ def test_tables_fit_the_terminal_and_keep_every_number_whole(width: int) -> None
         "75.2",
     ):
         assert part in words
-    for part in ("-12.3", "[-14.3,-10.3]", "12,960", "1.27", "1,813", "0.9", "64"):
+    for part in ("-12.3", "[-14.3,-10.3]", "12,960", "1.27", "1,813", "2.3", "0.9", "39", "64", "12", "13"):
         assert part in words
 
 
