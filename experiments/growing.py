@@ -21,6 +21,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
+from esper.actions import HEADS
 from esper.telemetry.records import read_jsonl
 from experiments.jobs import Job
 from experiments.tables import between_markers, interval
@@ -170,9 +171,7 @@ def seed_table(jobs: Sequence[Job], folder: Path) -> str:
         own = [row for row in rows if int(row["run"]) == number]
         records = read_jsonl(one.folder / "metrics.jsonl")
         last = records[-len(records) // 3 :]
-        entropies = {
-            head: _mean([record[f"losses/entropy/{head}"] for record in last]) for head in ("op", "slot", "blueprint")
-        }
+        entropies = {head: _mean([record[f"losses/entropy/{head}"] for record in last]) for head in HEADS}
         cells = [
             str(number),
             _average(own, "episode_return", "+.1f"),
@@ -304,6 +303,8 @@ def reproduce(
         unseen = evaluate(study.runs / f"unseen-{label}", trained, *words, rivals, families)
         elsewhere = json.loads((unseen / "result.json").read_text())
         parts |= {"unseen": table(elsewhere), "unseen_families": family_table(elsewhere, study.unseen_beside)}
+        for name in TABLES:
+            shutil.copyfile(unseen / name, study.page.with_name(f"unseen_{name}"))
     text = study.page.read_text()
     for name, content in parts.items():
         text = between_markers(text, name, content)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from esper.actions import HEADS
 from esper.config import compose
 from experiments.fashion_pays.reproduce import STUDY as FASHION
 from experiments.growing import Study, family_table, from_command_line, reproduce, seed_table, train_and_tune
@@ -52,7 +53,7 @@ def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(tmp_path: Path, mo
     assert text.count("| learned |") == 4, "a row and a head for seen and for unseen families"
     assert "| 0 |" in text
     pictures = {"learning_curves.png", "frontier.png", "choices_learned.png"}
-    numbers = {"controllers.csv", "hosts.csv", "curves.csv"}
+    numbers = {"controllers.csv", "hosts.csv", "curves.csv", "unseen_controllers.csv", "unseen_hosts.csv"}
     assert pictures | numbers <= {path.name for path in TINY.page.parent.iterdir()}
     made = {path: path.stat().st_mtime_ns for path in TINY.runs.rglob("result.json")}
     assert len(made) == 5, "a run, two searches, two evaluations"
@@ -89,11 +90,12 @@ def _hosts(folder: Path, kept: Sequence[str]) -> None:
 )
 def test_the_slots_kept_most_often(tmp_path: Path, kept: list[str], shown: str) -> None:
     _hosts(tmp_path, kept)
-    record = {f"losses/entropy/{head}": 0.5 for head in ("op", "slot", "blueprint")}
+    record = {f"losses/entropy/{head}": 0.5 for head in HEADS}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record | {"losses/explained_variance": None}) + "\n")
     last = seed_table([Job(tmp_path, ())], tmp_path).splitlines()[-1]
     assert f"| {shown} |" in last
-    assert "| – | op 0.50" in last
+    assert "| – | op 0.50, slot 0.50" in last
+    assert "alpha_curve 0.50" in last
 
 
 def test_a_row_for_each_family() -> None:
