@@ -171,17 +171,17 @@ class GrowthWorld:
         instances: the pool.
         num_envs: E, not above N.
         stream: of draws and noise.
-        config: discount, and terms of the reward.
+        config: discount, terms of the reward, and which slot probes are seen.
         in_order: environment e always has instance e.
     """
-
-    slot_probes = PROBE_NAMES
 
     def __init__(
         self, instances: Instances, num_envs: int, stream: torch.Generator, config: Config, *, in_order: bool = False
     ) -> None:
         self.instances, self.num_envs, self.in_order = instances, num_envs, in_order
         self._stream, self._config = stream, config
+        self.slot_probes = tuple(config.observation.slot_probes)
+        self._columns = [PROBE_NAMES.index(name) for name in self.slot_probes]
         self._host = torch.full((num_envs,), HOST_PARAMETERS)
         self.begin()
 
@@ -194,7 +194,7 @@ class GrowthWorld:
         self._potential = Potential.start(self.num_envs)
 
     def probes(self) -> Tensor:
-        return self._seen + 0.03 * self._noise(NUM_SLOTS, NUM_PROBES)
+        return (self._seen + 0.03 * self._noise(NUM_SLOTS, NUM_PROBES))[..., self._columns]
 
     def live(self, state: SlotState, applied: Applied, epoch: int, ended: bool) -> Outcome:
         self._quality = torch.where(applied.germinated, (MODULE_SPREAD * self._noise(NUM_SLOTS)).exp(), self._quality)

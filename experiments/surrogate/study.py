@@ -1,22 +1,26 @@
 """What keeps PPO on one plan? ``python -m experiments.surrogate.study``, from the root of the repository.
 
-Trains what is not in ``outputs/surrogate`` yet, then renews the table of README.md.
+Trains what is not in ``outputs/surrogate`` yet, then renews the tables of README.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from unittest.mock import patch
 
 import torch
 
 from esper.actions import Blueprint
 from esper.build import growth_rules
 from esper.lifecycle import Stage
+from esper.population.probes import PROBE_NAMES
+from esper.ppo.buffer import RolloutBatch
 from esper.rng import generator
 from experiments.surrogate.growth import (
     FAMILIES,
@@ -41,21 +45,63 @@ NUM_TRAIN, NUM_HELD_OUT = 56, 64
 
 BLUEPRINT_MULTIPLIER = "ppo.entropy_multipliers.blueprint={}"
 
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "the preset": (),
-    "all four as before": ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false", BLUEPRINT_MULTIPLIER.format(1.5)),
-    "ratio=joint": ("ppo.ratio=joint",),
-    "lr not annealed": ("ppo.anneal_lr=false",),
-    "lr=5e-4": ("ppo.lr=5e-4",),
-    "lr=1e-3": ("ppo.lr=1e-3",),
-    "blueprint multiplier 1.5": (BLUEPRINT_MULTIPLIER.format(1.5),),
-    "blueprint multiplier 5": (BLUEPRINT_MULTIPLIER.format(5.0),),
-    "norm_adv=false": ("ppo.norm_adv=false",),
-    "target_kl=null": ("ppo.target_kl=null",),
-    "num_envs=12": ("trainer.num_envs=12",),
-    "num_envs=48": ("trainer.num_envs=48",),
+PROBES = "observation.slot_probes=[{}]"
+FORCED_WAITS = "forced WAITs count"
+BEFORE = ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false", BLUEPRINT_MULTIPLIER.format(1.5))
+"""The recipe of digits_pays before a ratio per head."""
+
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "now": {
+        "the preset": (),
+        "all four as before": BEFORE,
+        "ratio=joint": ("ppo.ratio=joint",),
+        "lr not annealed": ("ppo.anneal_lr=false",),
+        "lr=5e-4": ("ppo.lr=5e-4",),
+        "lr=1e-3": ("ppo.lr=1e-3",),
+        "blueprint multiplier 1.5": (BLUEPRINT_MULTIPLIER.format(1.5),),
+        "blueprint multiplier 5": (BLUEPRINT_MULTIPLIER.format(5.0),),
+        "norm_adv=false": ("ppo.norm_adv=false",),
+        "target_kl=null": ("ppo.target_kl=null",),
+        "num_envs=12": ("trainer.num_envs=12",),
+        "num_envs=48": ("trainer.num_envs=48",),
+    },
+    "seen": {
+        "the preset": (),
+        FORCED_WAITS: (),
+        "no slot probes": (PROBES.format(""),),
+        **{
+            f"all probes but {name}": (PROBES.format(",".join(other for other in PROBE_NAMES if other != name)),)
+            for name in PROBE_NAMES
+        },
+    },
+    "before": {
+        "the recipe before": BEFORE,
+        "slot_head=flat": (*BEFORE, "policy.slot_head=flat"),
+        "critic=state": (*BEFORE, "policy.critic=state"),
+        "conditional_heads=false": (*BEFORE, "policy.conditional_heads=false"),
+        "ratio=per_head": (*BEFORE, "ppo.ratio=per_head"),
+        "gamma=0.995": (*BEFORE, "ppo.gamma=0.995"),
+        "gae_lambda=0.9": (*BEFORE, "ppo.gae_lambda=0.9"),
+        "gae_lambda=1": (*BEFORE, "ppo.gae_lambda=1.0"),
+        "num_steps=8": (*BEFORE, "trainer.num_steps=8"),
+        "lr=1e-3": (*BEFORE, "ppo.lr=1e-3"),
+        "reward.scale=0.02": (*BEFORE, "reward.scale=0.02"),
+        "ent_coef=0.01": (*BEFORE, "ppo.ent_coef=0.01"),
+        "ent_coef=0.05": (*BEFORE, "ppo.ent_coef=0.05"),
+        "ent_coef not annealed": (*BEFORE, "ppo.ent_coef_final=0.02"),
+        "slot multiplier 1": (*BEFORE, "ppo.entropy_multipliers.slot=1.0"),
+        "blueprint multiplier 3": (*BEFORE, BLUEPRINT_MULTIPLIER.format(3.0)),
+    },
 }
-"""Name to overrides of the preset."""
+"""Name of a table to its settings, each a name and overrides of the preset; the others are compared with the first."""
+
+
+@contextmanager
+def forced_waits_count() -> Iterator[None]:
+    """Steps at which WAIT is all that is legal count in the loss, and in the statistics of advantages, like all."""
+    counted = property(lambda batch: batch.masks.op.sum(-1).clamp(min=2))
+    with patch.object(RolloutBatch, "num_legal_ops", counted):
+        yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,31 +179,29 @@ def train(overrides: Sequence[str], seed: int, env_epochs: int = ENV_EPOCHS) -> 
     return run
 
 
-def load(name: str, seed: int) -> Run:
+def load(group: str, name: str, seed: int) -> Run:
     """A finished run."""
-    record = json.loads(path(name, seed).read_text())
+    record = json.loads(path(group, name, seed).read_text())
     return Run(**record | {"checks": [Check(**check) for check in record["checks"]]})
 
 
-def path(name: str, seed: int) -> Path:
+def path(group: str, name: str, seed: int) -> Path:
     """Where a run is kept."""
-    return RUNS / f"{name.replace(' ', '_')}-{seed}.json"
+    return RUNS / group / f"{name.replace(' ', '_')}-{seed}.json"
 
 
-def row(name: str, oracle: float) -> str:
-    """One setting as a Markdown table row, from the runs of it that are finished."""
-    runs = {seed: load(name, seed) for seed in SEEDS if path(name, seed).exists()}
-    if not runs:
-        return f"| {name} | – | – | – | – | – | – | – |"
-    halves, ends = [run.checks[1] for run in runs.values()], [run.checks[-1] for run in runs.values()]
-    last = [run.explained_variance[-len(run.explained_variance) // 3 :] for run in runs.values()]
+def row(group: str, name: str, oracle: float) -> str:
+    """One setting as a Markdown table row, beside the first of its group."""
+    runs = [load(group, name, seed) for seed in SEEDS]
+    halves, ends = [run.checks[1] for run in runs], [run.checks[-1] for run in runs]
+    last = [run.explained_variance[-len(run.explained_variance) // 3 :] for run in runs]
     variances = [mean(value for value in values if value is not None) for values in last]
     cells = [
         name,
         f"{100 * mean(check.points for check in halves) / oracle:.0f}",
-        difference(runs, oracle, 1),
+        difference(group, name, oracle, 1),
         f"{100 * mean(check.points for check in ends) / oracle:.0f}",
-        difference(runs, oracle, -1),
+        difference(group, name, oracle, -1),
         f"{sum(check.one_plan for check in halves)}, {sum(check.one_plan for check in ends)} of {len(runs)}",
         f"{mean(variances):.2f}",
         ", ".join(f"{100 * check.points / oracle:.0f}{' *' if check.one_plan else ''}" for check in ends),
@@ -165,51 +209,65 @@ def row(name: str, oracle: float) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def difference(runs: dict[int, Run], oracle: float, look: int) -> str:
-    """At a look, to the preset, in percentage points, paired by run seed, with the standard error over them."""
-    base = next(iter(SETTINGS))
-    both = [seed for seed in runs if path(base, seed).exists()]
-    if len(both) < 2:
-        return "–"
-    own, preset = (
-        [run.checks[look].points for run in found]
-        for found in ([runs[seed] for seed in both], [load(base, seed) for seed in both])
-    )
-    gaps = [100 * (a - b) / oracle for a, b in zip(own, preset, strict=True)]
-    error = stdev(gaps) / len(gaps) ** 0.5
-    return "" if not any(gaps) else f"{mean(gaps):+.0f} ± {error:.0f}"
+def difference(group: str, name: str, oracle: float, look: int) -> str:
+    """To the first of a group at a look, in percentage points, paired by run seed, with its standard error."""
+    base = next(iter(GROUPS[group]))
+    if name == base:
+        return ""
+    own, other = ([load(group, setting, seed).checks[look].points for seed in SEEDS] for setting in (name, base))
+    gaps = [100 * (a - b) / oracle for a, b in zip(own, other, strict=True)]
+    return f"{mean(gaps):+.0f} ± {stdev(gaps) / len(gaps) ** 0.5:.0f}"
 
 
-def table(oracle: float) -> str:
-    """All settings of which there are runs."""
+def table(group: str, oracle: float) -> str:
+    """All settings of a group."""
     heads = (
         "setting",
         "%, half-way",
-        "− the preset",
+        "− the first",
         "%, end",
-        "− the preset",
+        "− the first",
         "one plan, half-way and end",
         "explained variance",
         "%, by seed (* one plan)",
     )
-    rows = [row(name, oracle) for name in SETTINGS]
+    rows = [row(group, name, oracle) for name in GROUPS[group]]
     return "\n".join(["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *rows])
 
 
+def make(group: str, name: str, seed: int) -> None:
+    """Train a setting, unless it is there."""
+    own = path(group, name, seed)
+    if own.exists():
+        return
+    own.parent.mkdir(parents=True, exist_ok=True)
+    with forced_waits_count() if name == FORCED_WAITS else nullcontext():
+        run = train(GROUPS[group][name], seed)
+    own.write_text(json.dumps(asdict(run)))
+
+
 def main() -> None:
-    """Train the named settings, or all of them; then write the table."""
+    """Train the settings of the named groups, or of all; then write their tables."""
+    parser = argparse.ArgumentParser(description="Train settings of PPO on simulated growth, and write the tables.")
+    parser.add_argument(
+        "groups", nargs="*", metavar="group", help=f"tables to make: {', '.join(GROUPS)} (default: all)"
+    )
+    chosen = parser.parse_args().groups or list(GROUPS)
+    for group in chosen:
+        if group not in GROUPS:
+            parser.error(f"group {group!r} is unknown; choose from {', '.join(GROUPS)}")
     torch.set_num_threads(1)
-    RUNS.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[1:] or SETTINGS:
-        for seed in SEEDS:
-            if not path(name, seed).exists():
-                path(name, seed).write_text(json.dumps(asdict(train(SETTINGS[name], seed))))
     held_out = Instances.draw(NUM_HELD_OUT, "held_out")
     oracle = oracle_return(held_out)
     share = 100 * fixed_return(held_out) / oracle
     facts = f"Oracle {oracle:.1f} points; the best single plan comes to {share:.0f} % of it."
-    text = between_markers(PAGE.read_text(encoding="utf-8"), "facts", facts)
-    PAGE.write_text(between_markers(text, "table", table(oracle)), encoding="utf-8")
+    PAGE.write_text(between_markers(PAGE.read_text(encoding="utf-8"), "facts", facts), encoding="utf-8")
+    for group in chosen:
+        for name in GROUPS[group]:
+            for seed in SEEDS:
+                make(group, name, seed)
+        text = between_markers(PAGE.read_text(encoding="utf-8"), group, table(group, oracle))
+        PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from experiments.natural.reproduce import STUDY as NATURAL
 from experiments.scaffold.reproduce import STUDY as SCAFFOLD
 from experiments.surrogate.growth import PRESET
 from experiments.surrogate.learner import recipe
-from experiments.surrogate.study import SETTINGS
+from experiments.surrogate.study import GROUPS
 
 PARTS = ("facts", "table", "families", "seeds", "unseen", "unseen_families")
 TINY = Study(
@@ -69,9 +69,9 @@ def test_a_study_can_start_and_judges_all_that_it_tunes(study: Study) -> None:
     assert {name for names in study.tuned for name in names} <= set(study.rivals)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_of_the_surrogate_can_start(name: str) -> None:
-    recipe(*SETTINGS[name], preset=PRESET)
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group, settings in GROUPS.items() for name in settings])
+def test_a_setting_of_the_surrogate_can_start(group: str, name: str) -> None:
+    recipe(*GROUPS[group][name], preset=PRESET)
 
 
 def _hosts(folder: Path, kept: Sequence[str]) -> None:

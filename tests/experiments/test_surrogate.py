@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -26,7 +27,7 @@ from experiments.surrogate.growth import (
 )
 from experiments.surrogate.learner import Learner, recipe
 from experiments.surrogate.simulated import HOST_PARAMETERS
-from experiments.surrogate.study import environment
+from experiments.surrogate.study import environment, forced_waits_count, main
 
 HELD_OUT = Instances.draw(64, "held_out")
 HOW = recipe("ppo.update_epochs=1", "ppo.num_minibatches=1", preset=PRESET)
@@ -90,3 +91,35 @@ def test_the_same_seed_learns_the_same_and_another_does_not() -> None:
     once = learned(0)
     assert torch.equal(once, learned(0))
     assert not torch.equal(once, learned(1))
+
+
+def test_a_controller_sees_the_chosen_probes_of_the_same_world() -> None:
+    def seen(*words: str) -> dict[str, Tensor]:
+        how = recipe(*words, preset=PRESET)
+        world = environment(HELD_OUT, 4, generator("probes"), how, in_order=True).world
+        return dict(zip(world.slot_probes, world.probes().unbind(-1), strict=True))
+
+    everything, some = seen(), seen("observation.slot_probes=[log_first_order_gain,dead_channels]")
+    assert list(some) == ["log_first_order_gain", "dead_channels"]
+    assert all(torch.equal(some[name], everything[name]) for name in some)
+    assert seen("observation.slot_probes=[]") == {}
+
+
+def test_forced_waits_count_only_where_they_are_asked_to() -> None:
+    def choices() -> Tensor:
+        learner = Learner(environment(HELD_OUT, 4, generator("forced"), HOW), HOW, seed=0)
+        learner.iterate(0)
+        return learner.buffer.data.num_legal_ops
+
+    with forced_waits_count():
+        assert int(choices().min()) == 2
+    assert int(choices().min()) == 1
+
+
+def test_a_table_that_is_not_known_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["study", "gamma"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "group 'gamma' is unknown; choose from now, seen, before" in capsys.readouterr().err
