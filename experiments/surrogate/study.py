@@ -48,7 +48,9 @@ BLUEPRINT_MULTIPLIER = "ppo.entropy_multipliers.blueprint={}"
 PROBES = "observation.slot_probes=[{}]"
 FORCED_WAITS = "forced WAITs count"
 BEFORE = ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false", BLUEPRINT_MULTIPLIER.format(1.5))
-"""The recipe of digits_pays before a ratio per head."""
+"""The four parts of the recipe of digits_pays before today's."""
+RECIPE_BEFORE = (*BEFORE, "ppo.anneal_iterations=70")
+"""That recipe, whole."""
 
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "now": {
@@ -75,22 +77,22 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         },
     },
     "before": {
-        "the recipe before": BEFORE,
-        "slot_head=flat": (*BEFORE, "policy.slot_head=flat"),
-        "critic=state": (*BEFORE, "policy.critic=state"),
-        "conditional_heads=false": (*BEFORE, "policy.conditional_heads=false"),
-        "ratio=per_head": (*BEFORE, "ppo.ratio=per_head"),
-        "gamma=0.995": (*BEFORE, "ppo.gamma=0.995"),
-        "gae_lambda=0.9": (*BEFORE, "ppo.gae_lambda=0.9"),
-        "gae_lambda=1": (*BEFORE, "ppo.gae_lambda=1.0"),
-        "num_steps=8": (*BEFORE, "trainer.num_steps=8"),
-        "lr=1e-3": (*BEFORE, "ppo.lr=1e-3"),
-        "reward.scale=0.02": (*BEFORE, "reward.scale=0.02"),
-        "ent_coef=0.01": (*BEFORE, "ppo.ent_coef=0.01"),
-        "ent_coef=0.05": (*BEFORE, "ppo.ent_coef=0.05"),
-        "ent_coef not annealed": (*BEFORE, "ppo.ent_coef_final=0.02"),
-        "slot multiplier 1": (*BEFORE, "ppo.entropy_multipliers.slot=1.0"),
-        "blueprint multiplier 3": (*BEFORE, BLUEPRINT_MULTIPLIER.format(3.0)),
+        "the recipe before": RECIPE_BEFORE,
+        "slot_head=flat": (*RECIPE_BEFORE, "policy.slot_head=flat"),
+        "critic=state": (*RECIPE_BEFORE, "policy.critic=state"),
+        "conditional_heads=false": (*RECIPE_BEFORE, "policy.conditional_heads=false"),
+        "ratio=per_head": (*RECIPE_BEFORE, "ppo.ratio=per_head"),
+        "gamma=0.995": (*RECIPE_BEFORE, "ppo.gamma=0.995"),
+        "gae_lambda=0.9": (*RECIPE_BEFORE, "ppo.gae_lambda=0.9"),
+        "gae_lambda=1": (*RECIPE_BEFORE, "ppo.gae_lambda=1.0"),
+        "num_steps=8": (*RECIPE_BEFORE, "trainer.num_steps=8"),
+        "lr=1e-3": (*RECIPE_BEFORE, "ppo.lr=1e-3"),
+        "reward.scale=0.02": (*RECIPE_BEFORE, "reward.scale=0.02"),
+        "ent_coef=0.01": (*RECIPE_BEFORE, "ppo.ent_coef=0.01"),
+        "ent_coef=0.05": (*RECIPE_BEFORE, "ppo.ent_coef=0.05"),
+        "ent_coef not annealed": (*RECIPE_BEFORE, "ppo.ent_coef_final=0.02"),
+        "slot multiplier 1": (*RECIPE_BEFORE, "ppo.entropy_multipliers.slot=1.0"),
+        "blueprint multiplier 3": (*RECIPE_BEFORE, BLUEPRINT_MULTIPLIER.format(3.0)),
     },
 }
 """Name of a table to its settings, each a name and overrides of the preset; the others are compared with the first."""
