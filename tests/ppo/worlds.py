@@ -244,6 +244,21 @@ def learned_return(
     return float(torch.stack(returns).mean())
 
 
+def iterations_to_learn(env: SimulatedEnv, limit: int, *overrides: str, seed: int = 0) -> int:
+    """After how many iterations a rollout first returns 0.9 on average, and the policy more than that when greedy.
+
+    Up to ``limit``, over which schedules fall; ``limit`` + 1 if none does.
+    """
+    learner = Learner(env, recipe(f"ppo.anneal_iterations={limit}", *overrides), seed)
+    for iteration in range(limit):
+        if (
+            learner.iterate(iteration)["return"] > 0.9
+            and float(play(env, learner.policy, learner.normaliser).mean()) > 0.9
+        ):
+            return iteration + 1
+    return limit + 1
+
+
 def random_return(env: SimulatedEnv, seed: int = 0, num_episodes: int = 8) -> float:
     """Mean return of random legal actions."""
     controller = RandomLegal(torch.Generator().manual_seed(seed))
