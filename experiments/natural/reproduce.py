@@ -22,7 +22,6 @@ STUDY = Study(
         "static_best",
     ),
     beside=("schedule_best", "probe_rule", "schedule_per_family"),
-    seeds=3,
 )
 
 if __name__ == "__main__":
