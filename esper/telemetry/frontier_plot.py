@@ -168,7 +168,7 @@ def _label(
     best: Sequence[FrontierPoint],
     colours: dict[str, str],
 ) -> None:
-    """Names beside their markers, each at the first place that is free."""
+    """Names beside their markers, each at the first place that is free; a thin line leads to one that is far off."""
     figure.draw_without_rendering()
     inside = axes.get_window_extent()
     legend = axes.get_legend()
@@ -178,8 +178,10 @@ def _label(
         taken += _boxes(axes, point)
     # The learned controller chooses first.
     for point in sorted(points, key=lambda point: point.name != LEARNED):
-        label = _place(axes, point, inside, taken)
+        label, distance = _place(axes, point, inside, taken)
         label.set_color(colours[point.name])
+        if distance > LABEL_DISTANCES[0]:
+            _lead(axes, label, colours[point.name])
         label.set_fontweight("bold" if point.name == LEARNED else "normal")
         taken.append(label.get_window_extent())
 
@@ -211,8 +213,8 @@ def _line_boxes(axes: Axes, best: Sequence[FrontierPoint]) -> list[Bbox]:
     return boxes
 
 
-def _place(axes: Axes, point: FrontierPoint, inside: Bbox, taken: Sequence[Bbox]) -> Annotation:
-    """The label at the place that overlaps least, the nearest among equals."""
+def _place(axes: Axes, point: FrontierPoint, inside: Bbox, taken: Sequence[Bbox]) -> tuple[Annotation, float]:
+    """The label at the place that overlaps least, the nearest among equals, and its distance in points."""
     label = axes.annotate(
         point.name,
         (point.added_parameters.estimate, point.test.estimate),
@@ -229,8 +231,21 @@ def _place(axes: Axes, point: FrontierPoint, inside: Bbox, taken: Sequence[Bbox]
         outside = box.width * box.height - _overlap(box, inside)
         return outside + sum(_overlap(box, other) for other in taken)
 
-    _move(label, *min(places, key=covered))
-    return label
+    place = min(places, key=covered)
+    _move(label, *place)
+    return label, place[2]
+
+
+def _lead(axes: Axes, label: Annotation, colour: str) -> None:
+    """A line from a label's near end to its marker."""
+    axes.annotate(
+        "",
+        label.xy,
+        xytext=label.get_position(),
+        textcoords="offset points",
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 0.0, "shrinkB": 4.0},
+        zorder=2,
+    )
 
 
 def _move(label: Annotation, right: int, up: int, distance: float) -> None:
