@@ -72,7 +72,7 @@ class EvaluationRow:
 
 INTERVALS = frozenset(field.name for field in fields(EvaluationRow) if "Interval" in str(field.type))
 OP_SHARE = "op_share"
-OP_HEADERS = {"GERMINATE": "GERMI-\nNATE", "SET_ALPHA_TARGET": "SET_\nALPHA_\nTARGET", "FOSSILIZE": "FOSSI-\nLIZE"}
+OP_HEADERS = {"GERMINATE": "GERMI\nNATE", "SET_ALPHA_TARGET": "SET_\nALPHA_\nTARGET", "FOSSILIZE": "FOSSI\nLIZE"}
 """Where long names of ops break."""
 OF_TEXT = ("val_bits", "test_bits", "bits_difference", "bits_over_never")
 """Fields that only text has."""
@@ -125,7 +125,7 @@ def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 
 
 def _actions_table(rows: Sequence[EvaluationRow], caption: str) -> Table:
     table = _table(None, f"ops: % of steps with a choice{caption}")
-    for header in ("germi-\nnated", "kept", "sur-\nvived %", *(OP_HEADERS.get(name, name) for name in OP_NAMES)):
+    for header in ("germi\nnated", "kept", "sur-\nvived\n%", *(OP_HEADERS.get(name, name) for name in OP_NAMES)):
         table.add_column(header, justify="right", overflow="fold")
     for row in rows:
         table.add_row(
