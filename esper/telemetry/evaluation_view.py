@@ -72,8 +72,8 @@ class EvaluationRow:
 
 INTERVALS = frozenset(field.name for field in fields(EvaluationRow) if "Interval" in str(field.type))
 OP_SHARE = "op_share"
-OP_HEADERS = {"GERMINATE": "GERMI\nNATE", "SET_ALPHA_TARGET": "SET_\nALPHA_\nTARGET", "FOSSILIZE": "FOSSI\nLIZE"}
-"""Where long names of ops break."""
+OP_HEADERS = {"GERMINATE": "GERMI\nNATE", "SET_ALPHA_TARGET": "SET_\nALPHA", "FOSSILIZE": "FOSSI\nLIZE"}
+"""Where long names of ops break, or end."""
 OF_TEXT = ("val_bits", "test_bits", "bits_difference", "bits_over_never")
 """Fields that only text has."""
 

@@ -38,6 +38,9 @@ SEEDS = (0, 1)
 NUM_SHORT = 80
 """Iterations of the study's own runs."""
 NUM_HOSTS = 64
+ROUNDING = 0.03
+"""Mean difference in test accuracy that two makes of processor leave between the same never-grown hosts (0.011 was seen),
+and that other hosts of the same families exceed (0.06 or more)."""
 RUNS = Path("outputs/training_time")
 PAGE = Path("experiments/training_time/README.md")
 RIVALS = ("probe_rule", "schedule_per_family", "schedule_best", "static_best")
@@ -91,13 +94,16 @@ def read_scores(path: Path) -> dict[str, Scores]:
 
 
 def check_same_hosts(one: Scores, other: Scores) -> None:
-    """Two evaluations saw the same hosts: their never-grown networks agree.
+    """Two evaluations saw the same hosts: their never-grown networks agree, but for what rounding makes of them.
 
     Raises:
         ValueError: they do not.
     """
-    if one.families != other.families or not torch.equal(one.columns["test_accuracy"], other.columns["test_accuracy"]):
-        raise ValueError("the never-grown hosts are not those of growth_pays; its hosts.csv is of another evaluation")
+    if one.families == other.families:
+        gap = float((one.columns["test_accuracy"] - other.columns["test_accuracy"]).abs().mean())
+        if gap < ROUNDING:
+            return
+    raise ValueError("the never-grown hosts are not those of growth_pays; its hosts.csv is of another evaluation")
 
 
 def bootstrap(table: Tensor, families: Sequence[str]) -> dict[str, float]:
