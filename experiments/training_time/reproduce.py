@@ -39,8 +39,10 @@ NUM_SHORT = 80
 """Iterations of the study's own runs."""
 NUM_HOSTS = 64
 ROUNDING = 0.03
-"""Mean difference in test accuracy above which never-grown hosts are others: two makes of processor made one of 0.011, other
-hosts of the same families 0.06."""
+"""Mean difference in test accuracy above which never-grown hosts are others.
+
+Two makes of processor made one of 0.011, other hosts of the same families one of 0.06.
+"""
 RUNS = Path("outputs/training_time")
 PAGE = Path("experiments/training_time/README.md")
 RIVALS = ("probe_rule", "schedule_per_family", "schedule_best", "static_best")
