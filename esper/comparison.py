@@ -36,7 +36,7 @@ ENOUGH_DECISIONS = 32
 
 
 class NeverGrewError(RuntimeError):
-    """A control that is there to grow kept nothing on any held-out host: comparing with it would flatter."""
+    """A control that is there to grow germinated nothing on any held-out host: comparing with it would flatter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,26 +193,23 @@ def compare(
             context = replace(context, learned_kept=[episode.kept for episode in own.episodes])
         # On every rank, so that all fail together.
         germinated = sum(episode.num_germinated for episode in own.episodes)
-        kept = sum(episode.num_fossilized for episode in own.episodes)
-        all_germinated, all_kept, ops = zip(*ranks.all_gather((germinated, kept, own.ops)), strict=True)
-        require_growth(name, sum(all_germinated), sum(all_kept), OpCounts.merged(ops), tuning)
+        counts, ops = zip(*ranks.all_gather((germinated, own.ops)), strict=True)
+        require_growth(name, sum(counts), OpCounts.merged(ops), tuning)
         parts = ranks.gather(own)
         if parts:
             outcomes[name] = Outcome.merged(parts)
     return [outcomes[name] for name in evaluation.controllers if name in outcomes]
 
 
-def require_growth(name: str, num_germinated: int, num_kept: int, ops: OpCounts, tuning: Tuning | None) -> None:
-    """Refuse a control that is there to grow and has kept nothing on any host.
+def require_growth(name: str, num_germinated: int, ops: OpCounts, tuning: Tuning | None) -> None:
+    """Refuse a control that is there to grow and has germinated nothing on any host.
 
     ``never`` and what the learned controller decided are what they are; so is a tuned control where tuning found that
-    no schedule pays (an empty best plan). ``random`` is only refused if it germinated nothing, although it had some
-    decisions to make: what it puts in it seldom keeps.
+    no schedule pays (an empty best plan). ``random`` must have had some decisions to make.
 
     Args:
         name: the control.
         num_germinated: modules that were ever put into its hosts, over all of them.
-        num_kept: modules that stayed.
         ops: what it did.
         tuning: what its parameters come from.
 
@@ -220,13 +217,12 @@ def require_growth(name: str, num_germinated: int, num_kept: int, ops: OpCounts,
         NeverGrewError: says what it did instead.
     """
     grows = name in ("random", "schedule") or (tuning is not None and name in TUNED)
-    grew = num_germinated if name == "random" else num_kept
-    if grew or not grows or _may_not_grow(name, ops, tuning):
+    if num_germinated or not grows or _may_not_grow(name, ops, tuning):
         return
     did = ", ".join(f"{op} {int(count)}" for op, count in zip(OP_NAMES, ops.attempted, strict=True) if count)
     raise NeverGrewError(
-        f"the control {name!r} {'kept' if num_germinated else 'germinated'} nothing on any held-out host, so it was no "
-        f"rival but a second 'never'; its actions: {did or 'none'}"
+        f"the control {name!r} germinated nothing on any held-out host, so it was no rival but a second 'never'; "
+        f"its actions: {did or 'none'}"
     )
 
 

@@ -13,7 +13,7 @@ from esper.build import Laboratory
 from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Console as ConsoleMode
 from esper.runs import RunFolder, environment_info
-from esper.standings import LEARNED, FamilyRow, Judge, Standing, family_rows, way_to_the_oracle
+from esper.standings import LEARNED, SAMPLED, FamilyRow, Judge, Standing, family_rows, way_to_the_oracle
 from esper.telemetry.choices_plot import choice_map
 from esper.telemetry.evaluation_view import OF_TEXT, EvaluationRow, evaluation_tables, write_csv
 from esper.telemetry.frontier_plot import ACCURACY, BITS, FrontierPoint, frontier
@@ -158,7 +158,20 @@ def _print(
     ]
     if lines:
         console.print("\n".join(["what the learned controller kept, by family:", *lines]), highlight=False)
+    idle = second_nevers(rows)
+    if idle:
+        console.print(
+            f"kept nothing on any host, so no rival but a second {NEVER!r}: {', '.join(idle)}",
+            style="bold yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
     if way is not None:
         console.print(f"from the best fixed schedule (0 %) to the oracle (100 %): {100 * way:.0f} %", highlight=False)
     minutes, seconds = divmod(round(wall_seconds), 60)
     console.print(f"{minutes} min {seconds} s; everything is in {folder.path}", highlight=False, soft_wrap=True)
+
+
+def second_nevers(rows: Sequence[EvaluationRow]) -> list[str]:
+    """Controls that kept nothing on any host: their return is that of never growing."""
+    return [row.name for row in rows if row.name not in (LEARNED, SAMPLED, NEVER) and row.num_fossilized == 0]

@@ -242,3 +242,8 @@ def mask_host(host: SegmentedHost, mask: Mapping[str, Tensor]) -> None:
     """Set the weights that do not exist to zero, in place."""
     for name, value in host.named_host_parameters():
         value.masked_fill_(~mask[name], 0.0)
+
+
+RATIO_TOLERANCES = {torch.bfloat16: 1e-5, torch.float16: 5e-3}
+"""How far from 1 a ratio may be that is to be 1: some processors add up fp16 products in fp16, in another order for one
+step than for a whole rollout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import NEEDS_FP16
+from helpers import NEEDS_FP16, RATIO_TOLERANCES
 from policy_cases import masks_at, opinionated_policy, random_masks, random_view, rng
 
 half = pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def replayed_ratio(dtype: torch.dtype | None, end_share: float, device: str = "c
 @pytest.mark.parametrize("end_share", [0.0, 0.1])
 def test_the_first_passes_ratio_is_one(dtype: torch.dtype, end_share: float) -> None:
     ratio = replayed_ratio(dtype, end_share)
-    torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=1e-5, rtol=0)
+    torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=RATIO_TOLERANCES[dtype], rtol=0)
 
 
 @half

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cue_world import filled_buffer, small_policy
-from helpers import NEEDS_FP16
+from helpers import NEEDS_FP16, RATIO_TOLERANCES
 
 from esper.actions import HEADS, OP_GERMINATE, OP_NAMES, Head
 from esper.policy import GrowthPolicy
@@ -57,7 +57,7 @@ def test_the_first_passes_ratio_is_one_in_half_precision_too(dtype: torch.dtype)
     policy = small_policy(autocast_dtype=dtype)
     metrics = update(policy, filled_buffer(policy), ONE_STEP).metrics
     for name in ("ratio_min", "ratio_mean", "ratio_max"):
-        assert metrics[f"losses/{name}"] == pytest.approx(1, abs=1e-5)
+        assert metrics[f"losses/{name}"] == pytest.approx(1, abs=RATIO_TOLERANCES[dtype])
 
 
 def test_scaling_the_loss_changes_no_step_but_one_that_overflows_which_is_skipped() -> None:

@@ -1,0 +1,19 @@
+"""A rival that kept nothing is named."""
+
+from __future__ import annotations
+
+from esper.telemetry.evaluation_view import EvaluationRow
+from esper.verdict import second_nevers
+
+
+def test_rivals_that_kept_nothing_are_named_and_no_others() -> None:
+    kept = {
+        "learned": 0.0,
+        "learned_sampled": 0.0,
+        "never": 0.0,
+        "heuristic": 0.0,
+        "schedule_best": 0.02,
+        "random": 0.0,
+    }
+    rows = [EvaluationRow(name=name, num_runs=1, num_hosts=2, num_fossilized=share) for name, share in kept.items()]
+    assert second_nevers(rows) == ["heuristic", "random"]
