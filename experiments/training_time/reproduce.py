@@ -179,7 +179,7 @@ def figure(looks: dict[int, Scores], rivals: dict[str, Scores], minutes: float) 
     axes.plot([minutes * NUM_SHORT] * len(returns), returns, "kx", label=f"the study's runs, of {NUM_SHORT} iterations")
     axes.set(xlabel="minutes of one core", ylabel="return on held-out hosts, points", xlim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="center right")
     canvas.savefig(PAGE.with_name("curve.png"), dpi=150)
 
 
