@@ -173,5 +173,5 @@ def _print(
 
 
 def second_nevers(rows: Sequence[EvaluationRow]) -> list[str]:
-    """Controls that kept nothing on any host: their return is that of never growing."""
+    """Controls that kept nothing on any host, as never growing does."""
     return [row.name for row in rows if row.name not in (LEARNED, SAMPLED, NEVER) and row.num_fossilized == 0]
