@@ -243,6 +243,7 @@ def make(group: str, name: str, seed: int) -> None:
     if own.exists():
         return
     own.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{group}: {name}, run seed {seed}", flush=True)
     with forced_waits_count() if name == FORCED_WAITS else nullcontext():
         run = train(GROUPS[group][name], seed)
     own.write_text(json.dumps(asdict(run)))

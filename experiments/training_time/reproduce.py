@@ -101,11 +101,14 @@ def check_same_hosts(one: Scores, other: Scores) -> None:
     Raises:
         ValueError: they do not.
     """
-    if one.families == other.families:
-        gap = float((one.columns["test_accuracy"] - other.columns["test_accuracy"]).abs().mean())
-        if gap < ROUNDING:
-            return
-    raise ValueError("the never-grown hosts are not those of growth_pays; its hosts.csv is of another evaluation")
+    foreign = "the never-grown hosts are not those of growth_pays; its hosts.csv is of another evaluation"
+    if one.families != other.families:
+        raise ValueError(f"{foreign}: their families differ")
+    gap = float((one.columns["test_accuracy"] - other.columns["test_accuracy"]).abs().mean())
+    if gap >= ROUNDING:
+        raise ValueError(
+            f"{foreign}: their test accuracies differ by {gap:.3f} on average, {ROUNDING} at most is rounding"
+        )
 
 
 def bootstrap(table: Tensor, families: Sequence[str]) -> dict[str, float]:
