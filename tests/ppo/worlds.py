@@ -244,12 +244,12 @@ def learned_return(
     return float(torch.stack(returns).mean())
 
 
-def iterations_to_learn(env: SimulatedEnv, schedule: int, limit: int, seed: int = 0) -> int:
+def iterations_to_learn(env: SimulatedEnv, limit: int, seed: int = 0) -> int:
     """After how many iterations a rollout first returns 0.9 on average, and the policy more than that when greedy.
 
-    Up to ``limit``, with schedules that fall over ``schedule`` iterations; ``limit`` + 1 if none does.
+    Up to ``limit``, over which schedules fall; ``limit`` + 1 if none does.
     """
-    learner = Learner(env, recipe(f"ppo.anneal_iterations={schedule}"), seed)
+    learner = Learner(env, recipe(f"ppo.anneal_iterations={limit}"), seed)
     for iteration in range(limit):
         if (
             learner.iterate(iteration)["return"] > 0.9
