@@ -55,6 +55,7 @@ RECIPE_BEFORE = (*BEFORE, "ppo.anneal_iterations=70")
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "now": {
         "the preset": (),
+        "schedules end with the run": ("ppo.anneal_iterations=80",),
         "all four as before": BEFORE,
         "ratio=joint": ("ppo.ratio=joint",),
         "lr not annealed": ("ppo.anneal_lr=false",),

@@ -30,7 +30,6 @@ from experiments.tables import between_markers, interval
 
 NUM_ITERATIONS = 200
 """About an hour of one core."""
-ANNEAL_ITERATIONS = 320
 LOOKS = (40, 80, 120, 160, 200)
 """Iterations after which a run is judged; each a multiple of ``CHECKPOINT_EVERY``."""
 CHECKPOINT_EVERY = 40
@@ -57,11 +56,7 @@ COLUMNS = ("episode_return", "test_accuracy", "added_parameters")
 
 def job(seed: int) -> Job:
     """One long run, on one core."""
-    length = (
-        f"trainer.num_iterations={NUM_ITERATIONS}",
-        f"ppo.anneal_iterations={ANNEAL_ITERATIONS}",
-        f"trainer.checkpoint_every={CHECKPOINT_EVERY}",
-    )
+    length = (f"trainer.num_iterations={NUM_ITERATIONS}", f"trainer.checkpoint_every={CHECKPOINT_EVERY}")
     closing = ("evaluation.controllers=[learned,never]", "evaluation.num_hosts=24")
     return Job(RUNS / f"seed{seed}", (*closing, *STUDY.words, *length, f"seed={seed}"))
 
