@@ -29,7 +29,7 @@ WORDS = (
 
 STUDY = Study(
     name="scaffold",
-    words=(*WORDS, "trainer.num_iterations=50", "ppo.anneal_iterations=50"),
+    words=(*WORDS, "trainer.num_iterations=50"),
     tuned=(("schedule_best",), ("schedule_per_family",)),
     rivals=("learned", "schedule_best", "schedule_per_family", "random", "never", "static_final"),
     beside=("schedule_best", "schedule_per_family"),
