@@ -19,6 +19,7 @@ from experiments.growing import Study, family_table, from_command_line, reproduc
 from experiments.growth_pays.reproduce import STUDY as PAYS
 from experiments.jobs import Job
 from experiments.natural.reproduce import STUDY as NATURAL
+from experiments.one_slot.reproduce import STUDY as ONE_SLOT
 from experiments.scaffold.reproduce import STUDY as SCAFFOLD
 from experiments.surrogate.growth import PRESET
 from experiments.surrogate.learner import recipe
@@ -62,7 +63,7 @@ def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(tmp_path: Path, mo
     assert {path: path.stat().st_mtime_ns for path in TINY.runs.rglob("result.json")} == made
 
 
-@pytest.mark.parametrize("study", [PAYS, FASHION, SCAFFOLD, NATURAL], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [PAYS, FASHION, SCAFFOLD, NATURAL, ONE_SLOT], ids=lambda study: study.name)
 def test_a_study_can_start_and_judges_all_that_it_tunes(study: Study) -> None:
     """A preset may change under a study, whose words then contradict it."""
     compose(*study.job(0).words)
