@@ -48,7 +48,7 @@ BLUEPRINT_MULTIPLIER = "ppo.entropy_multipliers.blueprint={}"
 PROBES = "observation.slot_probes=[{}]"
 FORCED_WAITS = "forced WAITs count"
 BEFORE = ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false", BLUEPRINT_MULTIPLIER.format(1.5))
-"""The four parts of the recipe of digits_pays before today's."""
+"""Four parts of an earlier recipe of digits_pays."""
 RECIPE_BEFORE = (*BEFORE, "ppo.anneal_iterations=70")
 """That recipe, whole."""
 
