@@ -11,6 +11,8 @@ from pathlib import Path
 
 QUIET = ("telemetry.console=off", "telemetry.plots=false")
 """What a study leaves out of every run."""
+GO_ON = "resume=auto"
+"""A run that was interrupted goes on when its study is made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,9 @@ class Job:
         return (self.folder / "result.json").exists()
 
     def run(self) -> None:
-        """Make it, unless it is there; raises ``CalledProcessError`` if it fails."""
+        """Make it or go on with it, unless it is there; raises ``CalledProcessError`` if it fails."""
         if not self.is_done:
-            command = [sys.executable, "-m", "esper.train", *self.words, *QUIET, f"hydra.run.dir={self.folder}"]
+            command = [sys.executable, "-m", "esper.train", *self.words, *QUIET, GO_ON, f"hydra.run.dir={self.folder}"]
             subprocess.run(command, check=True)
 
 
