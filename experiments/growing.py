@@ -227,7 +227,7 @@ def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> 
         )
     axes.set(xlabel="environment epochs, thousands", ylabel="return, points")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="best")
     figure.savefig(path, dpi=150)
 
 

@@ -1,4 +1,4 @@
-"""Does the recipe learn with a single slot? ``python -m experiments.one_slot.reproduce``, from the repository's root."""
+"""Does the recipe learn with one slot? ``python -m experiments.one_slot.reproduce``, from the repository's root."""
 
 from __future__ import annotations
 
