@@ -35,7 +35,7 @@ class Job:
 
 
 def make(jobs: Sequence[Job], at_once: int = 1) -> None:
-    """Make all runs that are not there yet.
+    """Make all runs that are not there yet; one that fails is raised when the others have been made.
 
     Args:
         jobs: in the order in which they start.

@@ -12,34 +12,41 @@ import pytest
 
 from experiments.jobs import Job, make
 
-WORDS = ("+preset=smoke", "env.mapping=loop", "trainer.num_iterations=6", "evaluation.controllers=[never]")
+NUM_ITERATIONS = 12
+WORDS = (
+    "+preset=smoke",
+    "env.mapping=loop",
+    f"trainer.num_iterations={NUM_ITERATIONS}",
+    "evaluation.controllers=[never]",
+)
 
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path / "run", WORDS)
     metrics = job.folder / "metrics.jsonl"
-    running: list[subprocess.Popen[bytes]] = []
     start = subprocess.Popen
 
-    def started(*args: object, **options: object) -> subprocess.Popen[bytes]:
-        running.append(start(*args, **options))  # type: ignore[call-overload]
-        return running[-1]
-
-    def stop() -> None:
-        while not (metrics.exists() and metrics.read_text().count("\n")):
+    def stop(process: subprocess.Popen[bytes]) -> None:
+        while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n")):
             time.sleep(0.01)
-        running[0].send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(subprocess, "Popen", started)
-    stopping = Thread(target=stop, daemon=True)
-    stopping.start()
-    with pytest.raises(subprocess.CalledProcessError, match=r"143|SIGTERM"):
-        make([job])
+    def started(*args: object, **options: object) -> subprocess.Popen[bytes]:
+        process = start(*args, **options)  # type: ignore[call-overload]
+        Thread(target=stop, args=(process,), daemon=True).start()
+        return process  # type: ignore[no-any-return]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", started)
+        with pytest.raises(subprocess.CalledProcessError) as stopped:
+            make([job])
+    assert stopped.value.returncode == 128 + signal.SIGTERM
     assert not job.is_done
     begun = metrics.read_text().splitlines()
+    assert 0 < len(begun) < NUM_ITERATIONS
     make([job])
     assert job.is_done
     ended = metrics.read_text().splitlines()
     assert ended[: len(begun)] == begun, "what it had learned is not made again"
-    assert len(ended) == 6
+    assert len(ended) == NUM_ITERATIONS
