@@ -17,7 +17,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from esper.telemetry.records import read_jsonl
-from experiments.jobs import QUIET
+from experiments.jobs import GO_ON, QUIET
 
 RETURN = "charts/episodic_return"
 WINDOW = 5
@@ -51,7 +51,7 @@ def train(words: Sequence[str]) -> Command:
     """The command of a trial, with words that all trials share; goes on with what is in its folder."""
 
     def command(folder: Path, own: Sequence[str]) -> list[str]:
-        fixed = ["resume=auto", "trainer.checkpoint_every=1", "evaluation.controllers=[never]", *QUIET]
+        fixed = [GO_ON, "trainer.checkpoint_every=1", "evaluation.controllers=[never]", *QUIET]
         return [sys.executable, "-m", "esper.train", *fixed, *words, *own, f"hydra.run.dir={folder}"]
 
     return command
