@@ -11,23 +11,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 
 from esper.hosts.base import Place, SegmentedHost
+from esper.user_code import of_the_user
 
 Build = Callable[[], nn.Module]
-
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-"""Where code is that is not the user's."""
 
 _REFUSED = {
     nn.modules.batchnorm._BatchNorm: "use GroupNorm or LayerNorm",
@@ -125,23 +120,9 @@ def _find(target: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], found)
 
 
-@contextmanager
-def _of_the_user(what: str) -> Iterator[None]:
-    """Run the user's own code, and say in one line what goes wrong in it, and where.
-
-    Raises:
-        ValueError: it raised anything. This is not Esper's code: there is no telling what.
-    """
-    try:
-        yield
-    except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if not frame.filename.startswith(("<", __file__, *_LIBRARIES))]
-        where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-        raise ValueError(
-            f"host.target: {what}: {type(error).__name__}: {lines[0] if lines else 'no more is said'}{where}"
-        ) from error
+def _of_the_user(what: str) -> AbstractContextManager[None]:
+    """Run the builder or the module, and say in one line what goes wrong in it, and where."""
+    return of_the_user(f"host.target: {what}")
 
 
 def _check_layers(module: nn.Module) -> None:

@@ -1,0 +1,58 @@
+"""Running code that is not Esper's: whatever goes wrong in it is said in one line, with the place of its source."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NOT_THEIRS = (
+    "<",
+    *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parent) + os.sep,
+)
+"""How the names of source files begin that are not the user's."""
+
+
+@contextmanager
+def of_the_user(what: str) -> Iterator[None]:
+    """Run a user's own code.
+
+    Args:
+        what: the beginning of the line that says what went wrong: the key that names the code, and what it was to do.
+
+    Raises:
+        ValueError: it raised anything, or asked to exit. This is not Esper's code: there is no telling what.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and type(error) is not SystemExit:
+            raise  # a request to end that came while it ran
+        raise ValueError(f"{what}: {in_one_line(error)}") from error
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception's type and first line, and the file and line of the user's code, if it came from there."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = f"it asks to exit with code {error.code!r}" if isinstance(error, SystemExit) else ""
+    said = said or f"{type(error).__name__}: {lines[0] if lines else 'no more is said'}"
+    where = _place(error)
+    return said if where is None else f"{said} ({where})"
+
+
+def _place(error: BaseException) -> str | None:
+    if isinstance(error, SyntaxError) and error.filename is not None:  # it never ran
+        return f"{Path(error.filename).name}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
+
+
+def is_ours(function: Callable[..., object]) -> bool:
+    """Whether a function is Esper's own, whose refusals are in one line already."""
+    return str(getattr(function, "__module__", "")).startswith("esper.")
