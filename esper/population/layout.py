@@ -23,11 +23,16 @@ REFUSED_LAYERS = (
 
 @dataclass(frozen=True, slots=True)
 class ParameterLayout:
-    """Names, shapes and order of a module's parameters inside one flat row of ``size`` numbers."""
+    """Names, shapes and order of a module's parameters inside one flat row of ``size`` numbers.
+
+    ``trained`` says of each whether it is; the others (``requires_grad=False``) keep their values for ever and count
+    neither as parameters nor in rent.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     sizes: tuple[int, ...]
+    trained: tuple[bool, ...]
 
     @classmethod
     def of(cls, module: nn.Module) -> ParameterLayout:
@@ -44,12 +49,24 @@ class ParameterLayout:
                 )
         parameters = dict(module.named_parameters())
         shapes = tuple(parameter.shape for parameter in parameters.values())
-        return cls(tuple(parameters), shapes, tuple(prod(shape) for shape in shapes))
+        trained = tuple(parameter.requires_grad for parameter in parameters.values())
+        return cls(tuple(parameters), shapes, tuple(prod(shape) for shape in shapes), trained)
 
     @property
     def size(self) -> int:
         """Parameters of one copy, P."""
         return sum(self.sizes)
+
+    @property
+    def num_trained(self) -> int:
+        """Parameters of one copy that are trained."""
+        return sum(size for size, trained in zip(self.sizes, self.trained, strict=True) if trained)
+
+    def frozen(self) -> Tensor | None:
+        """Which columns are never trained, ``bool [P]``; ``None`` where all are."""
+        if all(self.trained):
+            return None
+        return ~torch.tensor(self.trained).repeat_interleave(torch.tensor(self.sizes))
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Split ``[..., P]`` into ``{name: [..., *shape]}`` views."""

@@ -172,11 +172,8 @@ class Population:
             self.scales.load_state_dict(state["scales"])
 
     def num_host_parameters(self) -> Tensor:
-        """``int64 [E]`` host weights that exist."""
-        live = self.hosts.live
-        if live is None:
-            return torch.full((self.num_envs,), self.hosts.program.layout.size)
-        return live.sum(dim=1).long().cpu()
+        """``int64 [E]`` host weights that exist and are trained."""
+        return self.hosts.num_trained()
 
     def germinate(
         self, environment: int, slot: int, blueprint: int, algorithm: BlendAlgorithm, generator: torch.Generator
@@ -220,8 +217,8 @@ class Population:
         self.algorithm[environment, slot] = int(algorithm)
 
     def num_parameters(self) -> Tensor:
-        """``int64 [E, S]`` parameters of each seed module, its gate included; 0 for an empty slot."""
-        return self._per_slot(torch.zeros_like(self.blueprint), lambda stack: stack.program.layout.size)
+        """``int64 [E, S]`` trained parameters of each seed module, its gate included; 0 for an empty slot."""
+        return self._per_slot(torch.zeros_like(self.blueprint), lambda stack: stack.program.layout.num_trained)
 
     def finite(self) -> Tensor:
         """``bool [E, S]`` whether all parameters of the seed module are finite; true for an empty slot."""

@@ -29,6 +29,7 @@ class Stack:
         environments: environment of each row.
         values: ``[R, P]``, the leaf that gradients are taken for.
         live: ``[R, P]`` of 0 and 1, or ``None``: parameters that exist; the others are zero for ever.
+        frozen: ``bool [P]``, or ``None``: parameters that keep their values for ever.
         exp_avg, exp_avg_sq: ``[R, P]`` Adam moments.
         steps: ``[R, 1]`` optimizer steps taken.
     """
@@ -39,6 +40,8 @@ class Stack:
         self.environments: list[int] = []
         self.values = empty.clone().requires_grad_()
         self.live: Tensor | None = None
+        frozen = program.layout.frozen()
+        self.frozen = None if frozen is None else frozen.to(device)
         self.exp_avg = empty.clone()
         self.exp_avg_sq = empty.clone()
         self.steps = torch.zeros(0, 1, device=device, dtype=dtype)
@@ -49,6 +52,13 @@ class Stack:
     def row(self, environment: int) -> int:
         """Row of an environment; ``ValueError`` if it has none."""
         return self.environments.index(environment)
+
+    def num_trained(self) -> Tensor:
+        """``int64 [R]`` parameters of each row that exist and are trained."""
+        if self.live is None:
+            return torch.full((len(self),), self.program.layout.num_trained)
+        live = self.live if self.frozen is None else self.live.masked_fill(self.frozen, 0.0)
+        return live.count_nonzero(dim=1).cpu()
 
     def append(self, environments: Sequence[int], values: Tensor) -> None:
         """Add rows ``values [n, P]`` with fresh optimizer state."""
@@ -111,7 +121,7 @@ def adam_step(
 ) -> list[Tensor]:
     """One Adam step for every row of every stack, each row an owner with its own norm, clip and step count.
 
-    A row whose gradient is not finite keeps its parameters and state.
+    A row whose gradient is not finite keeps its parameters and state, and so does every frozen parameter.
 
     Args:
         stacks: owners of parameters ``[R_i, P_i]``.
@@ -126,6 +136,8 @@ def adam_step(
     for stack, gradient in zip(stacks, gradients, strict=True):
         if stack.live is not None:
             gradient.mul_(stack.live)
+        if stack.frozen is not None:
+            gradient.masked_fill_(stack.frozen, 0.0)
     norms = [gradient.norm(dim=1, keepdim=True) for gradient in gradients]
     finite = [torch.isfinite(norm) for norm in norms]
     for gradient, norm, ok in zip(gradients, norms, finite, strict=True):
