@@ -49,6 +49,8 @@ class TaskConfig:
     """Folder with data sets, looked into first and downloaded to; null = data in Esper's cache folder."""
     url: str | None = None
     """Address of a folder that has the files to download, a mirror; null = where they were published."""
+    verify: bool = True
+    """Refuse files that do not hold what was published; false = train on what is there, such as a changed copy."""
     num_val: int | None = None
     """Samples that validate, for reward and observations, in text as many windows of bytes; null = the task's own
     number. Where val is cut off the training samples, the others train."""
@@ -79,6 +81,7 @@ class TaskConfig:
         return {
             "root": None if self.root is None else Path(self.root).expanduser(),
             "url": self.url,
+            "verify": self.verify,
             "num_val": self.num_val,
             "max_samples": self.max_samples,
             "context_length": self.context_length,

@@ -15,6 +15,7 @@ from esper.tasks.data import Split, TaskData
 from esper.tasks.folders import data_folders, find
 from esper.tasks.options import TaskOptions
 from esper.tasks.pixels import split_pixels
+from esper.tasks.published import Census, require_equal
 
 NAME = "cifar10"
 VERSION = 1
@@ -41,12 +42,21 @@ class Layout:
         source: the archive.
         folder: what it unpacks to.
         train, test: files in there.
+        censuses: by what the training and the test images are known.
     """
 
     source: Source
     folder: str
     train: tuple[str, ...]
     test: str
+    censuses: tuple[Census, Census]
+
+
+CENSUSES = (
+    Census(count=50_000, per_class=(5_000,) * NUM_CLASSES, sums=(6_415_714_204, 6_295_060_180, 5_829_907_619)),
+    Census(count=10_000, per_class=(1_000,) * NUM_CLASSES, sums=(1_290_492_328, 1_266_775_083, 1_176_108_223)),
+)
+"""The channels' means, which many have published, are these sums over the number of pixels, exactly."""
 
 
 PYTHON = Layout(
@@ -54,12 +64,14 @@ PYTHON = Layout(
     folder="cifar-10-batches-py",
     train=tuple(f"data_batch_{number}" for number in range(1, 6)),
     test="test_batch",
+    censuses=CENSUSES,
 )
 BINARY = Layout(
     source=Source(name="cifar-10-binary.tar.gz", url=_URL, size=170052171, hash="md5:c32a1d4ab5d03f1284b67883e8d87530"),
     folder="cifar-10-batches-bin",
     train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
     test="test_batch.bin",
+    censuses=CENSUSES,
 )
 
 
@@ -67,13 +79,16 @@ def load(options: TaskOptions) -> TaskData:
     """From an unpacked folder, else from an archive, of either layout; else the python archive is downloaded.
 
     Raises:
-        DataError: a file is damaged or cannot be had.
+        DataError: a file is damaged, cannot be had, or holds other images.
     """
     layout, folder = _find(options)
-    published = [_read(folder / name) for name in layout.train]
-    images, labels = (torch.cat(parts) for parts in zip(*published, strict=True))
+    parts = [_read(folder / name) for name in layout.train]
+    images, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    published = Split(images, labels)
     test = Split(*_read(folder / layout.test))
-    return split_pixels(NAME, VERSION, Split(images, labels), test, NUM_CLASSES, options.num_val or NUM_VAL)
+    for split, census in zip((published, test), layout.censuses, strict=True):
+        require_equal(NAME, options, folder, Census.of(split, NUM_CLASSES), census)
+    return split_pixels(NAME, VERSION, published, test, NUM_CLASSES, options.num_val or NUM_VAL)
 
 
 def _find(options: TaskOptions) -> tuple[Layout, Path]:
@@ -85,12 +100,13 @@ def _find(options: TaskOptions) -> tuple[Layout, Path]:
     for layout in (PYTHON, BINARY):
         archive = find(folders, layout.source.name)
         if archive is not None:
-            return layout, _unpack(layout, archive)
-    return PYTHON, _unpack(PYTHON, fetch(NAME, PYTHON.source, folders[0], options.url))
+            return layout, _unpack(layout, archive, options)
+    return PYTHON, _unpack(PYTHON, fetch(NAME, PYTHON.source, folders[0], options.url), options)
 
 
-def _unpack(layout: Layout, archive: Path) -> Path:
-    return unpack(NAME, layout.source, archive, layout.folder, (*layout.train, layout.test))
+def _unpack(layout: Layout, archive: Path, options: TaskOptions) -> Path:
+    files = (*layout.train, layout.test)
+    return unpack(NAME, layout.source, archive, layout.folder, files, verify=options.verify)
 
 
 def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,6 +13,7 @@ from esper.tasks.data import Split, TaskData
 from esper.tasks.folders import data_folders, find, read_gzip
 from esper.tasks.options import TaskOptions
 from esper.tasks.pixels import split_pixels
+from esper.tasks.published import digest, require_equal
 
 NAME = "fashion_mnist"
 VERSION = 1
@@ -24,15 +25,27 @@ SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 
 _URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SOURCES = tuple(
-    Source(name=name, url=_URL, size=size, hash=f"md5:{digest}")
-    for name, size, digest in (
-        ("train-images-idx3-ubyte.gz", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-        ("train-labels-idx1-ubyte.gz", 29515, "25c81989df183df01b3e8a0aad5dffbe"),
-        ("t10k-images-idx3-ubyte.gz", 4422102, "bef4ecab320f06d8554ea6380940ec79"),
-        ("t10k-labels-idx1-ubyte.gz", 5148, "bb300cfdad3c16e7a12a480ee83cd310"),
+    Source(name=f"{name}-ubyte.gz", url=_URL, size=size, hash=f"md5:{md5}", content=f"sha256:{content}")
+    for name, size, md5, content in (
+        (
+            *("train-images-idx3", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        ),
+        (
+            *("train-labels-idx1", 29515, "25c81989df183df01b3e8a0aad5dffbe"),
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        ),
+        (
+            *("t10k-images-idx3", 4422102, "bef4ecab320f06d8554ea6380940ec79"),
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        ),
+        (
+            *("t10k-labels-idx1", 5148, "bb300cfdad3c16e7a12a480ee83cd310"),
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
     )
 )
-"""Images and labels of the training split, then of the test split."""
+"""Images and labels of the training split, then of the test split. Debian compresses the same content otherwise."""
 
 IDX_UBYTE = 8
 """How an idx file says that its numbers are unsigned bytes."""
@@ -42,7 +55,7 @@ def load(options: TaskOptions) -> TaskData:
     """From the user's folder, else from Debian's, else downloaded; files may be compressed or not.
 
     Raises:
-        DataError: a file is damaged or cannot be had.
+        DataError: a file is damaged, cannot be had, or holds something else, such as MNIST's digits.
     """
     arrays = [_array(source, options) for source in SOURCES]
     published, test = (_split(*pair) for pair in (arrays[:2], arrays[2:]))
@@ -53,7 +66,11 @@ def _array(source: Source, options: TaskOptions) -> Tensor:
     folders = data_folders(NAME, options)
     places = (*folders, SYSTEM_FOLDER)
     path = find(places, source.name, source.name.removesuffix(".gz"))
-    return read_idx(path or fetch(NAME, source, folders[0], options.url))
+    path = path or fetch(NAME, source, folders[0], options.url)
+    content = read_gzip(path)
+    array = parse_idx(content, path)
+    require_equal(NAME, options, path, digest(content), source.content)
+    return array
 
 
 def _split(images: Tensor, labels: Tensor) -> Split:
@@ -64,13 +81,12 @@ def _split(images: Tensor, labels: Tensor) -> Split:
     return Split(images.unsqueeze(1), labels.long())
 
 
-def read_idx(path: Path) -> Tensor:
+def parse_idx(content: bytes, path: Path) -> Tensor:
     """``uint8`` numbers of an idx file: two zeros, a type, the number of axes, each axis' length, then the bytes.
 
     Raises:
         DataError: it is no such file, or not all of it is there.
     """
-    content = read_gzip(path)
     num_axes = content[3] if len(content) > 3 else 0
     begin = 4 + 4 * num_axes
     if content[:3] != bytes((0, 0, IDX_UBYTE)) or len(content) < begin:

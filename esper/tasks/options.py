@@ -13,6 +13,7 @@ class TaskOptions:
     Attributes:
         root: folder with data sets, looked into first and downloaded to.
         url: address of a folder with the files to download, in place of where they were published.
+        verify: refuse files that do not hold what was published.
         num_val: samples that validate, in text as many windows of bytes. Where val is cut off train, the others train.
         max_samples: at most so many samples in each split, for a quick look.
         context_length: tokens in a window, for text.
@@ -21,6 +22,7 @@ class TaskOptions:
 
     root: Path | None = None
     url: str | None = None
+    verify: bool = True
     num_val: int | None = None
     max_samples: int | None = None
     context_length: int | None = None

@@ -6,6 +6,7 @@ from esper.downloads import DataError, Source, fetch
 from esper.tasks.data import TaskData
 from esper.tasks.folders import data_folders, find
 from esper.tasks.options import TaskOptions
+from esper.tasks.published import require_file
 from esper.tasks.text import Texts, text_task
 
 NAME = "tinystories"
@@ -32,12 +33,13 @@ VALID = Source(
 
 
 def load(options: TaskOptions) -> TaskData:
-    """Raw text from the user's folder, where the beginnings of both files will do, or downloaded.
+    """Raw text from the user's folder, or downloaded.
 
-    The published validation stories give val, then test.
+    The published validation stories give val, then test. What is read is the beginning of both files; without
+    ``options.verify`` no more of them need be there.
 
     Raises:
-        DataError: a file cannot be had, or is too short.
+        DataError: a file cannot be had, is another one, or is too short.
     """
     length = options.context_length or CONTEXT_LENGTH
     num_val = (options.num_val or NUM_VAL) * length
@@ -55,6 +57,7 @@ def _read(source: Source, count: int, options: TaskOptions) -> bytes:
     """The first bytes of a file."""
     folders = data_folders(NAME, options)
     path = find(folders, source.name) or fetch(NAME, source, folders[0], options.url)
+    require_file(NAME, options, path, source)
     try:
         with path.open("rb") as file:
             return file.read(count)

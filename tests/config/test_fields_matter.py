@@ -158,6 +158,7 @@ ELSEWHERE = {
     "observation.contribution_decay": "tests/envs/test_observations.py: only a failed measurement lets freshness fall",
     "task.root": "tests/tasks/test_published.py, test_text.py: only some tasks have files",
     "task.url": "tests/tasks/test_published.py, test_text.py: only some tasks are downloaded",
+    "task.verify": "tests/tasks/test_as_published.py: only other data than the published shows it",
     "task.context_length": "tests/tasks/test_text.py: for text only",
     "task.vocab_size": "tests/tasks/test_text.py: for text only",
     "host.name": "tests/config/test_host_choice.py: the group chooses it, and with it the other keys",

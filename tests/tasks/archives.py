@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from esper.downloads import Source
 from esper.tasks import cifar10
+from esper.tasks.published import Census
 
 BATCH = 24
 """Images in each of CIFAR-10's six files."""
@@ -28,8 +29,14 @@ BATCH = 24
 
 def source(name: str, content: bytes) -> Source:
     """What is published, as a source."""
-    digest = hashlib.md5(content).hexdigest()
-    return Source(name=name, url="http://127.0.0.1:9/nowhere", size=len(content), hash=f"md5:{digest}")
+    digest, held = hashlib.md5(content).hexdigest(), gzip.decompress(content) if name.endswith("ubyte.gz") else content
+    return Source(
+        name=name,
+        url="http://127.0.0.1:9/nowhere",
+        size=len(content),
+        hash=f"md5:{digest}",
+        content=f"sha256:{hashlib.sha256(held).hexdigest()}",
+    )
 
 
 def idx(array: NDArray[np.uint8], *, compressed: bool = True) -> bytes:
@@ -101,8 +108,20 @@ def tar(files: dict[str, bytes]) -> bytes:
 
 
 def published(layout: cifar10.Layout, content: bytes) -> cifar10.Layout:
-    """The layout with another archive."""
-    return replace(layout, source=source(layout.source.name, content))
+    """The layout with another archive, and what the images of :func:`cifar_batch` are known by."""
+    censuses = _census(range(5)), _census(range(5, 6))
+    return replace(layout, source=source(layout.source.name, content), censuses=censuses)
+
+
+def _census(numbers: range) -> Census:
+    batches = [cifar_batch(number) for number in numbers]
+    labels = [label for _, own in batches for label in own]
+    pixels = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 1024)
+    return Census(
+        count=len(labels),
+        per_class=tuple(labels.count(label) for label in range(10)),
+        sums=tuple(int(pixels[:, channel].sum()) for channel in range(3)),
+    )
 
 
 class Server:

@@ -66,6 +66,7 @@ def test_tinystories_run_on_raw_text(tmp_path: Path) -> None:
     run(
         tmp_path / "run",
         "+preset=tinystories",
+        "task.verify=false",
         f"task.root={tmp_path}",
         "instances.alive_channels=2",
         *QUICK,

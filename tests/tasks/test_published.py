@@ -14,9 +14,10 @@ from esper.downloads import DataError
 from esper.tasks import cifar10, fashion_mnist, load_task
 from esper.tasks.cifar10 import BINARY, PYTHON, ArrayUnpickler
 from esper.tasks.data import Split, TaskData
-from esper.tasks.fashion_mnist import SYSTEM_FOLDER, read_idx
+from esper.tasks.fashion_mnist import SYSTEM_FOLDER, parse_idx
+from esper.tasks.folders import read_gzip
 from esper.tasks.options import TaskOptions
-from tests.tasks.archives import BATCH, cifar_archive, cifar_batch, idx, left_in, old_pickle, published, serving
+from tests.tasks.archives import BATCH, cifar_archive, cifar_batch, idx, left_in, old_pickle, published, serving, source
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,8 @@ def small_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTHON", "BINARY"):
         layout = getattr(cifar10, name)
         monkeypatch.setattr(cifar10, name, published(layout, cifar_archive(layout)))
+    files = zip(fashion_mnist.SOURCES, (*clothes(0, 40), *clothes(1, 20)), strict=True)
+    monkeypatch.setattr(fashion_mnist, "SOURCES", tuple(source(file.name, idx(array)) for file, array in files))
 
 
 def expected(numbers: range) -> list[tuple[bytes, int]]:
@@ -184,8 +187,8 @@ def clothes(number: int, count: int) -> tuple[np.ndarray, np.ndarray]:  # type: 
 
 
 def put_clothes(folder: Path, *, compressed: bool) -> None:
-    for source, array in zip(fashion_mnist.SOURCES, (*clothes(0, 40), *clothes(1, 20)), strict=True):
-        name = source.name if compressed else source.name.removesuffix(".gz")
+    for file, array in zip(fashion_mnist.SOURCES, (*clothes(0, 40), *clothes(1, 20)), strict=True):
+        name = file.name if compressed else file.name.removesuffix(".gz")
         (folder / name).write_bytes(idx(array, compressed=compressed))
 
 
@@ -201,12 +204,9 @@ def test_fashion_mnist_is_read_from_the_users_folder_compressed_or_not(compresse
 
 
 def test_fashion_mnist_is_downloaded_where_no_folder_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.tasks.archives import source
-
     arrays = (*clothes(0, 40), *clothes(1, 20))
     files = {file.name: idx(array) for file, array in zip(fashion_mnist.SOURCES, arrays, strict=True)}
     monkeypatch.setattr(fashion_mnist, "SYSTEM_FOLDER", tmp_path / "nothing")
-    monkeypatch.setattr(fashion_mnist, "SOURCES", tuple(source(name, content) for name, content in files.items()))
     with serving(files) as server:
         first = fashion_mnist.load(TaskOptions(root=tmp_path, num_val=10, url=server.url))
         assert sorted(server.requests) == sorted(files)
@@ -230,14 +230,14 @@ def test_a_damaged_idx_file_is_named(content: bytes, message: str, tmp_path: Pat
     path = tmp_path / ("file.gz" if compressed else "file")
     path.write_bytes(content[:-1] if "holds 5" in message else content)
     with pytest.raises(DataError, match=message):
-        read_idx(path)
+        parse_idx(read_gzip(path), path)
 
 
 def test_images_and_labels_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     put_clothes(tmp_path, compressed=True)
     (tmp_path / fashion_mnist.SOURCES[3].name).write_bytes(idx(clothes(1, 19)[1]))
     with pytest.raises(DataError, match=r"images \[20, 28, 28\] and labels \[19\] do not belong together"):
-        fashion_mnist.load(TaskOptions(root=tmp_path, num_val=10))
+        fashion_mnist.load(TaskOptions(root=tmp_path, num_val=10, verify=False))
 
 
 @pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="needs Debian's package dataset-fashion-mnist")

@@ -94,12 +94,12 @@ def put_stories(folder: Path) -> tuple[bytes, bytes]:
 
 def test_tinystories_are_read_byte_by_byte_from_the_users_folder(tmp_path: Path) -> None:
     train, valid = put_stories(tmp_path)
-    task = tinystories.load(TaskOptions(root=tmp_path, num_val=8, context_length=32))
+    task = tinystories.load(TaskOptions(root=tmp_path, num_val=8, context_length=32, verify=False))
     assert told(task.train) == train
     assert told(task.val) + told(task.test) == valid
     assert len(task.val) == 8
     with pytest.raises(DataError, match=r"TinyStories-valid.txt has 3\d+ bytes, of which 65536 are to validate"):
-        tinystories.load(TaskOptions(root=tmp_path))
+        tinystories.load(TaskOptions(root=tmp_path, verify=False))
 
 
 def test_tinystories_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_an_encoding_says_the_same_with_fewer_tokens_and_is_trained_once(
     pytest.importorskip("tokenizers")
     monkeypatch.setenv("ESPER_CACHE_DIR", str(tmp_path / "cache"))
     train, valid = put_stories(tmp_path)
-    options = TaskOptions(root=tmp_path, num_val=8, context_length=32, vocab_size=300)
+    options = TaskOptions(root=tmp_path, num_val=8, context_length=32, vocab_size=300, verify=False)
     task = tinystories.load(options)
     [kept] = (tmp_path / "cache" / "encodings").iterdir()
     encoding = trained_encoding("tinystories", train, 300)

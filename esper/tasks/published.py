@@ -1,0 +1,104 @@
+"""Whether data is what was published: a data set is known by what its files hold, not by their names."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from esper.cache import cache_dir
+from esper.downloads import DataError, Source, size_shown
+from esper.tasks.data import Split
+from esper.tasks.options import TaskOptions
+
+ELSEWHERE = "remove it, so that it is looked for elsewhere, or name a folder that has it with task.root=<folder>"
+
+
+def require_equal(
+    task: str, options: TaskOptions, what: Path | str, found: object, expected: object, remedy: str = ELSEWHERE
+) -> None:
+    """Refuse data that is not what was published, unless the options say that it may be other data.
+
+    Args:
+        task, options: what is loaded, and how.
+        what: where the data is, for the message.
+        found, expected: what it is known by; compared.
+        remedy: how to come by the published data.
+
+    Raises:
+        DataError: they differ.
+    """
+    if options.verify and found != expected:
+        raise DataError(
+            f"task {task}: {what} is not what was published: expected {expected}, found {found}. To have that, "
+            f"{remedy}; to train on what is there, say task.verify=false"
+        )
+
+
+def digest(*contents: bytes) -> str:
+    """``sha256:<hex>`` of content, as a source tells it."""
+    whole = hashlib.sha256()
+    for content in contents:
+        whole.update(content)
+    return f"sha256:{whole.hexdigest()}"
+
+
+def require_file(task: str, options: TaskOptions, path: Path, source: Source) -> None:
+    """Refuse a file that is not the published one, byte for byte.
+
+    A file is read once: the user's cache remembers it by its place, size and time.
+
+    Raises:
+        DataError: it differs, or cannot be read.
+    """
+    if not options.verify:
+        return
+    try:
+        state = path.stat()
+        if state.st_size != source.size:
+            require_equal(task, options, path, f"{state.st_size} bytes", f"{source.size} bytes")
+        key = f"{path.absolute()} {state.st_size} {state.st_mtime_ns} {source.hash}"
+        mark = cache_dir() / "verified" / hashlib.sha256(key.encode()).hexdigest()
+        if mark.exists():
+            return
+        print(f"checking {path} ({size_shown(source.size)}) against its published hash, once", file=sys.stderr)
+        algorithm = source.hash.partition(":")[0]
+        with path.open("rb") as file:
+            found = f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
+    except OSError as error:
+        raise DataError(f"task {task}: cannot read {path} ({error.strerror})") from None
+    require_equal(task, options, path, found, source.hash)
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, no more
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """By what labelled images are known, whatever files they are stored in.
+
+    Attributes:
+        count: of images.
+        per_class: images of each class, from class 0.
+        sums: of the pixels of each channel.
+    """
+
+    count: int
+    per_class: tuple[int, ...]
+    sums: tuple[int, ...]
+
+    @classmethod
+    def of(cls, split: Split, num_classes: int) -> Census:
+        """Of ``uint8`` images."""
+        pixels = split.inputs.flatten(2).numpy()
+        return cls(
+            count=len(split),
+            per_class=tuple(int((split.targets == label).sum()) for label in range(num_classes)),
+            sums=tuple(pixels.sum(axis=2, dtype="uint32").sum(axis=0, dtype="int64").tolist()),
+        )
+
+    def __str__(self) -> str:
+        classes, sums = (", ".join(map(str, numbers)) for numbers in (self.per_class, self.sums))
+        return f"{self.count} images ({classes} of the classes), channels that add up to {sums}"
