@@ -161,7 +161,7 @@ OP_HEAD_TABLE: Tensor = torch.tensor([[head in OP_HEADS[op] for head in Head] fo
 """``bool [6, 8]``: :data:`OP_HEADS` as a tensor."""
 
 
-def head_sizes(num_slots: int, num_blueprints: int = NUM_BLUEPRINTS) -> tuple[int, ...]:
+def head_sizes(num_slots: int, num_blueprints: int) -> tuple[int, ...]:
     """Number of choices of each head, in head order."""
     return (
         NUM_OPS,
@@ -259,7 +259,7 @@ class FactoredAction:
 
 
 def describe(
-    action: Sequence[int], alpha: float, slot_ids: Sequence[str], blueprint_ids: Sequence[str] = BLUEPRINT_IDS
+    action: Sequence[int], alpha: float, slot_ids: Sequence[str], blueprint_ids: Sequence[str]
 ) -> FactoredAction:
     """Readable record of one action row.
 
@@ -267,7 +267,7 @@ def describe(
         action: eight indices in head order.
         alpha: alpha of the slot the action names.
         slot_ids: slot ids in canonical order.
-        blueprint_ids: blueprint ids in index order.
+        blueprint_ids: blueprint ids in index order, those of plugins included.
     """
     op = Op(action[Head.OP])
     relevant = relevance(torch.tensor(op), torch.tensor(alpha), torch.tensor(action[Head.ALPHA_SPEED])).tolist()
@@ -295,7 +295,7 @@ def _tables_match_enums() -> bool:
         and tuple(OP_HEADS) == tuple(Op)
         and len(ALPHA_TARGETS) == len(AlphaTarget)
         and len(ALPHA_SPEED_EPOCHS) == len(AlphaSpeed)
-        and len(head_sizes(1)) == NUM_HEADS
+        and len(head_sizes(1, NUM_BLUEPRINTS)) == NUM_HEADS
         and all(list(enum) == list(range(len(enum))) for enum in _ENUMS)
     )
 

@@ -17,6 +17,9 @@ from esper.continuation import differences
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
 from esper.policy import GrowthPolicy, Normaliser
 
+FIXED = ("policy.", "observation.slot_probes", "plugins")
+"""Keys on which the shape of a policy depends, or what its choices mean."""
+
 INPUT_LAYER, SLOT_HEAD = "encoder.0.", f"heads.networks.{HEADS[Head.SLOT]}."
 """Parameters that belong to one number of slots, and are never taken over in part."""
 
@@ -31,7 +34,7 @@ def check_source(record: dict[str, Any], config: Config) -> None:
         CheckpointError: says what differs and what to do.
     """
     path, saved = config.checkpoint.path, record["config"]
-    fixed = [line for line in differences(saved, config) if line.startswith(("policy.", "observation.slot_probes"))]
+    fixed = [line for line in differences(saved, config) if line.startswith(FIXED)]
     fixed = [line for line in fixed if not line.startswith("policy.compile")]
     if fixed:
         raise CheckpointError(f"checkpoint.path: {path} has {'; '.join(fixed)}: say the same, or train afresh")

@@ -263,7 +263,7 @@ class GrowthEnv:
     def reports(self, environment: int) -> dict[str, SeedReport]:
         """Readable records of one environment's slots, by slot id in canonical order."""
         host_params = int(self.population.num_host_parameters()[environment])
-        return reports(self.state, environment, self.slot_ids, host_params, self.rules)
+        return reports(self.state, environment, self.slot_ids, host_params, self.rules, blueprint_ids())
 
     def _act(self, actions: Tensor) -> Applied:
         """Apply actions to the state, and make, free and restyle the modules that they concern."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from esper.actions import BLUEPRINT_IDS, BlendAlgorithm
+from esper.actions import BlendAlgorithm
 from esper.lifecycle.gates import NO_GATE, evaluate_gates
 from esper.lifecycle.stages import Gate, GrowthRules, Reason, Stage
 from esper.lifecycle.state import SlotState
@@ -61,9 +61,12 @@ def reports(
     slot_ids: Sequence[str],
     host_params: int,
     rules: GrowthRules,
-    blueprint_ids: Sequence[str] = BLUEPRINT_IDS,
+    blueprint_ids: Sequence[str],
 ) -> dict[str, SeedReport]:
-    """Reports of all slots of one environment, empty ones included, by slot id in the order of ``slot_ids``."""
+    """Reports of all slots of one environment, empty ones included, by slot id in the order of ``slot_ids``.
+
+    ``blueprint_ids`` are in index order, those of plugins included.
+    """
     assert len(slot_ids) == state.num_slots, f"{len(slot_ids)} slot ids for {state.num_slots} slots"
     one = state[environment : environment + 1]
     verdicts = evaluate_gates(one, rules)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper.actions import NUM_BLUEPRINTS, NUM_OPS, ActionMasks, Head
+from esper.actions import NUM_OPS, ActionMasks, Head
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
 from esper.envs.features import num_features as num_features_of
 from esper.policy.distributions import MaskedCategorical, RowDescription
@@ -96,7 +96,7 @@ class GrowthPolicy(nn.Module):
         self,
         num_features: int,
         num_slots: int,
-        num_blueprints: int = NUM_BLUEPRINTS,
+        num_blueprints: int,
         *,
         num_probes: int = 0,
         embedding_dim: int = 4,

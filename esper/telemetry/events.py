@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from esper.actions import BLUEPRINT_IDS, HEADS, OP_HEADS, OP_NAMES, STYLE_NAMES, Head, Op
+from esper.actions import HEADS, OP_HEADS, OP_NAMES, STYLE_NAMES, Head, Op
 from esper.telemetry.records import json_safe
 
 
@@ -140,7 +140,7 @@ class LastAction(Event):
         iteration: int,
         epoch: int,
         slot_ids: Sequence[str],
-        blueprint_ids: Sequence[str] = BLUEPRINT_IDS,
+        blueprint_ids: Sequence[str],
         masked: Sequence[bool],
         success: bool,
     ) -> LastAction:
@@ -150,7 +150,7 @@ class LastAction(Event):
             action: eight indices in head order.
             environment, iteration, epoch: where and when.
             slot_ids: slot ids in canonical order.
-            blueprint_ids: blueprint ids in index order.
+            blueprint_ids: blueprint ids in index order, those of plugins included.
             masked: one flag per head, in head order.
             success: whether the action was executed.
         """

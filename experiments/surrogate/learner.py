@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.actions import NUM_BLUEPRINTS
 from esper.build import ppo_settings, scheduled
 from esper.config import compose
 from esper.config.root import Config
@@ -59,6 +60,7 @@ def new_policy(
         return kind(
             num_features(num_slots, num_probes),
             num_slots,
+            NUM_BLUEPRINTS,
             num_probes=num_probes,
             embedding_dim=policy.embedding_dim,
             encoder_dim=policy.encoder_dim,

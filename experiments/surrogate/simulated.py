@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS, Blueprint, Head
+from esper.actions import BLUEPRINT_IDS, NUM_BLUEPRINTS, Blueprint, Head
 from esper.blueprints import build_blueprint, compatible
 from esper.envs.history import HostHistory
 from esper.envs.observations import Observation, observe
@@ -182,4 +182,4 @@ class SimulatedEnv:
 
     def reports(self, environment: int) -> dict[str, SeedReport]:
         """Readable records of one environment's slots."""
-        return reports(self.state, environment, self.slot_ids, HOST_PARAMETERS, self.rules)
+        return reports(self.state, environment, self.slot_ids, HOST_PARAMETERS, self.rules, BLUEPRINT_IDS)

@@ -47,6 +47,7 @@ def new_policy(num_slots: int, seed: int = 0, scale: float = 300.0) -> tuple[Gro
     policy = GrowthPolicy(
         31 + 34 * num_slots,
         num_slots,
+        NUM_BLUEPRINTS,
         num_probes=4,
         encoder_dim=16,
         lstm_dim=16,
@@ -99,7 +100,7 @@ def test_every_controller_is_always_legal(name: str, data: st.DataObject, seed: 
     actions = simulated.play(build(name, 3, num_slots, seed), 25)
     assert actions.dtype == torch.int64
     assert (actions >= 0).all()
-    assert (actions < torch.tensor(head_sizes(num_slots))).all()
+    assert (actions < torch.tensor(head_sizes(num_slots, NUM_BLUEPRINTS))).all()
 
 
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
@@ -181,7 +182,7 @@ def test_an_unknown_controller_is_refused_with_the_choices() -> None:
 def test_random_covers_every_choice_of_every_head() -> None:
     simulated = Simulated(8, fits_all(3), DIGITS, worth=lambda noise: 3 * noise)
     actions = simulated.play(build("random", 8, 3), 150).flatten(0, 1)
-    for head, size in zip(Head, head_sizes(3), strict=True):
+    for head, size in zip(Head, head_sizes(3, NUM_BLUEPRINTS), strict=True):
         first = 1 if head is Head.BLUEPRINT else 0
         grown = actions[actions[:, Head.OP] == Op.GERMINATE] if head is Head.BLUEPRINT else actions
         assert set(grown[:, head].tolist()) == set(range(first, size)), head.name

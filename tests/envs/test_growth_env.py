@@ -214,7 +214,7 @@ def test_masks_say_exactly_what_execution_does(laboratory: Laboratory, seed: int
     env, shadow = small_env(laboratory), small_env(laboratory)
     chooser, random = Eager(seed), torch.Generator().manual_seed(seed)
     observation, _ = env.reset(), shadow.reset()
-    sizes = head_sizes(len(env.slot_ids))
+    sizes = head_sizes(*laboratory.compatible.shape)
     counts = [0, 0]
     for step in range(env.num_epochs):
         anything = torch.stack([torch.randint(size, (3,), generator=random) for size in sizes], dim=1)

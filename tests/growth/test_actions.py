@@ -19,7 +19,7 @@ def test_lookup_tables_equal_the_enums() -> None:
         assert list(names) == [member.name for member in enum]
     assert list(actions.BLUEPRINT_IDS) == [member.name.lower() for member in actions.Blueprint]
     assert [member.name.lower() for member in Head] == list(actions.HEADS)
-    assert head_sizes(3) == (6, 3, 13, 4, 3, 3, 4, 5)
+    assert head_sizes(3, actions.NUM_BLUEPRINTS) == (6, 3, 13, 4, 3, 3, 4, 5)
     assert (actions.TEMPO_EPOCHS, actions.ALPHA_SPEED_EPOCHS) == ((3, 5, 8), (0, 3, 5, 8))
     assert actions.ALPHA_TARGETS == (0.5, 0.7, 1.0)
     for style, algorithm in zip(Style, actions.STYLE_ALGORITHMS, strict=True):
@@ -30,7 +30,7 @@ def test_the_tensor_of_heads_and_the_record_agree_for_every_op() -> None:
     for op in Op:
         row = [int(op), 0, 1, 0, 0, 0, int(AlphaSpeed.FAST), 1]
         matters = relevance(torch.tensor(op), torch.tensor(0.5), torch.tensor(AlphaSpeed.FAST)).tolist()
-        record = describe(row, 0.5, ["r0c0"])
+        record = describe(row, 0.5, ["r0c0"], actions.BLUEPRINT_IDS)
         assert [getattr(record, head) is not None for head in actions.HEADS] == matters
         assert [head in actions.OP_HEADS[op] for head in Head] == matters
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lifecycle_driver import DIGITS, act, grow, measure, step
 
-from esper.actions import BlendAlgorithm, Op
+from esper.actions import BLUEPRINT_IDS, BlendAlgorithm, Op
 from esper.lifecycle import (
     SlotState,
     Stage,
@@ -146,7 +146,7 @@ def test_contributions_age_until_they_are_measured_again() -> None:
 def test_reports_hold_none_for_what_was_not_measured() -> None:
     state = SlotState.empty(2, 2)
     step(state, act(Op.GERMINATE, 2, slot=1, blueprint=1), norms=row(NAN, NAN), contributions=row(NAN, NAN))
-    found = reports(state, 1, ("r0c0", "r0c1"), 333, DIGITS)
+    found = reports(state, 1, ("r0c0", "r0c1"), 333, DIGITS, BLUEPRINT_IDS)
     assert list(found) == ["r0c0", "r0c1"]
     empty, module = found.values()
     assert (empty.stage, empty.blueprint, empty.algorithm, empty.seed_params) == (Stage.DORMANT, None, None, 0)
@@ -162,7 +162,7 @@ def test_reports_hold_none_for_what_was_not_measured() -> None:
 def test_reports_of_a_measured_module() -> None:
     state = grow(until=Stage.HOLDING, alpha_target=1)
     step(state, contributions=row(4.0))
-    (report,) = reports(state, 0, ("r0c0",), 333, DIGITS).values()
+    (report,) = reports(state, 0, ("r0c0",), 333, DIGITS, BLUEPRINT_IDS).values()
     assert (report.contribution, report.contribution_velocity, report.contribution_age) == (4.0, 3.0, 0)
     assert (report.alpha, report.alpha_target, report.gradient_health) == (0.7, 0.7, 1.0)
     assert report.gates == {"G0": True, "G1": True, "G2": True, "G3": True, "G5": True}

@@ -25,6 +25,7 @@ def opinionated_policy(num_slots: int = 3, num_probes: int = 0, scale: float = 3
     policy = GrowthPolicy(
         num_features(num_slots, num_probes),
         num_slots,
+        NUM_BLUEPRINTS,
         num_probes=num_probes,
         **(sizes | kwargs),
     )
@@ -83,7 +84,7 @@ def random_view(
 
 def all_actions(num_slots: int) -> Tensor:
     """Every combination of head values, ``int64 [n, 8]``."""
-    sizes = head_sizes(num_slots)
+    sizes = head_sizes(num_slots, NUM_BLUEPRINTS)
     return torch.cartesian_prod(*[torch.arange(size) for size in sizes])
 
 
@@ -96,5 +97,6 @@ def assert_legal(actions: Tensor, masks: ActionMasks) -> None:
         if op == OP_GERMINATE:
             assert masks.blueprint[row, slot, blueprint]
         assert all(
-            value < size for value, size in zip(actions[row].tolist(), head_sizes(masks.alpha.shape[-1]), strict=True)
+            value < size
+            for value, size in zip(actions[row].tolist(), head_sizes(*masks.blueprint.shape[-2:]), strict=True)
         )

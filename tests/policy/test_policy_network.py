@@ -20,7 +20,18 @@ from policy_cases import (
 )
 from torch import Tensor
 
-from esper.actions import HEADS, NUM_OPS, OP_CULL, OP_HEADS, OP_SET_ALPHA_TARGET, OP_WAIT, Head, Op, canonical
+from esper.actions import (
+    HEADS,
+    NUM_BLUEPRINTS,
+    NUM_OPS,
+    OP_CULL,
+    OP_HEADS,
+    OP_SET_ALPHA_TARGET,
+    OP_WAIT,
+    Head,
+    Op,
+    canonical,
+)
 from esper.policy import GrowthPolicy
 from esper.policy.heads import SLOT_HEADS
 
@@ -30,16 +41,16 @@ def count_parameters(policy: GrowthPolicy) -> int:
 
 
 def test_parameter_counts_at_three_slots() -> None:
-    assert count_parameters(GrowthPolicy(121, 3, conditional_heads=False, slot_head="flat")) == 929_762
-    assert count_parameters(GrowthPolicy(121, 3, slot_head="flat")) == pytest.approx(960_000, rel=0.01)
+    assert count_parameters(GrowthPolicy(121, 3, NUM_BLUEPRINTS, conditional_heads=False, slot_head="flat")) == 929_762
+    assert count_parameters(GrowthPolicy(121, 3, NUM_BLUEPRINTS, slot_head="flat")) == pytest.approx(960_000, rel=0.01)
     per_value_head_op = 6 * 128
-    state = GrowthPolicy(121, 3, conditional_heads=False, slot_head="flat", critic="state")
+    state = GrowthPolicy(121, 3, NUM_BLUEPRINTS, conditional_heads=False, slot_head="flat", critic="state")
     assert count_parameters(state) == 929_762 - per_value_head_op
 
 
 def test_a_new_policy_is_nearly_uniform() -> None:
     torch.manual_seed(0)
-    policy, generator = GrowthPolicy(121, 3), rng()
+    policy, generator = GrowthPolicy(121, 3, NUM_BLUEPRINTS), rng()
     features, blueprint_index = random_view(64, generator=generator)
     act = policy.act(features, blueprint_index, open_masks(64), policy.initial_state(64), generator)
     relevant = act.log_prob != 0
@@ -286,9 +297,9 @@ def test_compiled_parts_give_the_same_results_and_the_same_state_dict() -> None:
 
 def test_bad_shapes_and_names_are_refused_with_the_numbers() -> None:
     with pytest.raises(ValueError, match="3 slots with 0 probes have 121 features, not 120"):
-        GrowthPolicy(120, 3)
+        GrowthPolicy(120, 3, NUM_BLUEPRINTS)
     with pytest.raises(ValueError, match="critic 'q' is unknown; choose one of op, state"):
-        GrowthPolicy(121, 3, critic="q")
+        GrowthPolicy(121, 3, NUM_BLUEPRINTS, critic="q")
     policy = opinionated_policy()
     with pytest.raises(ValueError, match="takes 121 features, the observation has 91"):
         policy.act(torch.zeros(1, 91), torch.zeros(1, 3, dtype=torch.int64), open_masks(1), policy.initial_state(1))

@@ -62,7 +62,7 @@ class CueWorld:
 def small_policy(**kwargs: object) -> GrowthPolicy:
     torch.manual_seed(0)
     sizes = {"encoder_dim": 32, "lstm_dim": 32, "head_dim": 32, "blueprint_head_dims": (32,), "value_dim": 32}
-    return GrowthPolicy(NUM_FEATURES, NUM_SLOTS, **(sizes | kwargs))
+    return GrowthPolicy(NUM_FEATURES, NUM_SLOTS, NUM_BLUEPRINTS, **(sizes | kwargs))
 
 
 def new_buffer(num_envs: int, num_steps: int) -> RolloutBuffer:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.actions import HEADS, OP_NAMES, Op
+from esper.actions import BLUEPRINT_IDS, HEADS, OP_NAMES, Op
 from esper.lifecycle import Stage
 from esper.telemetry import events
 from esper.telemetry.anomalies import AnomalyLimits, accuracy_gain, detect
@@ -37,6 +37,7 @@ def last_action(*action: int) -> LastAction:
         iteration=1,
         epoch=4,
         slot_ids=SLOT_IDS,
+        blueprint_ids=BLUEPRINT_IDS,
         masked=[True] + [False] * 7,
         success=True,
     )

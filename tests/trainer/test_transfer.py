@@ -140,6 +140,7 @@ def test_statistics_of_slots_become_those_of_all_slots_together(tmp_path: Path) 
             ("observation.slot_probes=[effective_rank,dead_channels,log_gradient_norm,log_first_order_gain]",),
             r"has observation.slot_probes=.*: say the same",
         ),
+        (("plugins=[json]",), r"has plugins=\[\], not \['json'\]: say the same, or train afresh"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_starts(
