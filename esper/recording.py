@@ -12,6 +12,7 @@ from torch import Tensor
 
 from esper.actions import OP_NAMES, OP_WAIT, Head
 from esper.blueprints import blueprint_ids
+from esper.envs.breakdowns import REASONS
 from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord, StepResult
@@ -124,6 +125,7 @@ class IterationRecorder:
             )
 
     def _emit_episode(self, episode: EpisodeRecord, result: StepResult) -> None:
+        twins = self._env.rewarder.twins
         if episode.crashed:
             self._hub.emit(
                 HostCrashed(
@@ -131,7 +133,9 @@ class IterationRecorder:
                     iteration=self._iteration,
                     epoch=episode.num_epochs,
                     instance=episode.instance.index,
-                    reason="the training loss was not finite",
+                    family=episode.instance.family,
+                    reason=REASONS[int(result.breakdown[episode.environment])],
+                    twin_crashed=None if twins is None else twins[episode.instance].crashed,
                 )
             )
         self._hub.emit(

@@ -173,7 +173,7 @@ class RewardConfig:
     stage_shaping: float = 0.0
     """Score points per stage of the furthest module, lent on the way and taken back at the end (0 = off)."""
     crash_penalty: float = 10.0
-    """Score points taken from a host whose loss is not finite."""
+    """Score points taken from a host whose loss is not finite, unless its never-grown twin breaks down too."""
     scale: float = 0.1
     """Fixed factor on the reward."""
 

@@ -14,7 +14,9 @@ from esper.blueprints import blueprint_ids
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.records import EpisodeRecord
 from esper.lifecycle import SlotState, Stage
+from esper.population import Scores
 from esper.state import State
+from esper.tasks import TaskData
 
 
 class Episodes:
@@ -80,10 +82,9 @@ class Episodes:
         slot_ids: Sequence[str],
         *,
         num_epochs: int,
-        val_accuracy: float,
-        test_accuracy: float | None,
-        val_bits: float | None,
-        test_bits: float | None,
+        task: TaskData,
+        val: Scores,
+        test: Scores | None,
         host_cost: float,
         crashed: bool,
         shapley: Sequence[float],
@@ -95,8 +96,10 @@ class Episodes:
             state: of the slots of all environments.
             slot_ids: in canonical order.
             num_epochs: host epochs that it lasted.
-            val_accuracy, test_accuracy, val_bits, test_bits, crashed: see :class:`EpisodeRecord`.
+            task: of all hosts.
+            val, test: scores of the final networks, ``[E]`` each; no test where it is not asked for.
             host_cost: multiply-adds that the host alone takes for an epoch.
+            crashed: whether the host broke down.
             shapley: points by slot; what is not finite was not measured.
         """
         fossilized = state.stage[env] == Stage.FOSSILIZED
@@ -105,10 +108,10 @@ class Episodes:
             instance=self.instances[env],
             num_epochs=num_epochs,
             episode_return=float(self.returns[env]),
-            val_accuracy=val_accuracy,
-            test_accuracy=test_accuracy,
-            val_bits=val_bits,
-            test_bits=test_bits,
+            val_accuracy=float(val.accuracy[env]),
+            test_accuracy=None if test is None else float(test.accuracy[env]),
+            val_bits=task.val.bits_per_byte(float(val.loss[env])),
+            test_bits=None if test is None else task.test.bits_per_byte(float(test.loss[env])),
             added_parameters=int((state.num_parameters[env] * fossilized).sum()),
             num_fossilized=int(fossilized.sum()),
             kept=tuple(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from esper.actions import BlendAlgorithm, Head
 from esper.blueprints import blueprint_ids
+from esper.envs.breakdowns import Breakdown, as_guessing, breakdowns
 from esper.envs.episodes import Episodes
 from esper.envs.history import HostHistory
 from esper.envs.instances import Instance, InstancePool
@@ -47,7 +48,6 @@ from esper.population import (
     MultiplyAdds,
     Population,
     Samples,
-    Scores,
     Valuation,
     evaluate,
     probe_hosts,
@@ -215,9 +215,10 @@ class GrowthEnv:
         host_seconds = perf_counter() - began
         transitions = transition(self.state, self.rules)
         self._free(transitions.removed)
-        crashed = ~stats.loss.isfinite()
-        components = self._pay(valuation, crashed)
-        self.history.record(valuation.scores.loss, valuation.scores.accuracy)
+        components, breakdown = self._pay(valuation, breakdowns(stats.loss, valuation.scores))
+        crashed = breakdown != Breakdown.NONE
+        scores = as_guessing(valuation.scores, crashed, self.nursery.task)
+        self.history.record(valuation.scores.loss, scores.accuracy)
         self._over = ended | crashed
         return StepResult(
             observation=self.observation(),
@@ -229,7 +230,8 @@ class GrowthEnv:
             applied=applied,
             transitions=transitions,
             epochs=self.history.epoch,
-            accuracy=valuation.scores.accuracy,
+            accuracy=scores.accuracy,
+            breakdown=breakdown,
             episodes=self._records(valuation, crashed),
             host_seconds=host_seconds,
             skipped_steps=stats.skipped_steps,
@@ -349,46 +351,44 @@ class GrowthEnv:
         record_contributions(state, valuation.contribution, valuation.interaction, valuation.boost)
         return valuation
 
-    def _pay(self, valuation: Valuation, crashed: Tensor) -> dict[str, Tensor]:
-        """Reward components of this step; moves the returns on."""
-        components = self.rewarder.pay(
+    def _pay(self, valuation: Valuation, breakdown: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Reward components of this step, and which hosts broke down for good; moves the returns on."""
+        components, breakdown = self.rewarder.pay(
             valuation,
             self.state,
             self.population.num_host_parameters(),
             self.instances,
             self.history.epoch,
             self.num_epochs,
-            crashed=crashed,
+            breakdown=breakdown,
         )
         self.episodes.returns += self.settings.gamma ** self.history.epoch.double() * total(components)
-        return components
+        return components, breakdown
 
     def _records(self, valuation: Valuation, crashed: Tensor) -> tuple[EpisodeRecord, ...]:
         over = self._over.nonzero().flatten().tolist()
         if not over:
             return ()
         task = self.nursery.task
-        test = self._test_scores(self.state.stage == Stage.FOSSILIZED) if self.measure_test else None
-        final = [(valuation.scores if crash else valuation.kept) for crash in crashed.tolist()]
+        val, test = as_guessing(valuation.kept, crashed, task), None
+        if self.measure_test:
+            kept = self.state.alpha * (self.state.stage == Stage.FOSSILIZED)
+            test = as_guessing(evaluate(self.population, self.nursery.test(self.instances), kept)[0], crashed, task)
         return tuple(
             self.episodes.record(
                 env,
                 self.state,
                 self.slot_ids,
                 num_epochs=int(self.history.epoch[env]),
-                val_accuracy=float(final[env].accuracy[env]),
-                test_accuracy=None if test is None else float(test.accuracy[env]),
-                val_bits=task.val.bits_per_byte(float(final[env].loss[env])),
-                test_bits=None if test is None else task.test.bits_per_byte(float(test.loss[env])),
+                task=task,
+                val=val,
+                test=test,
                 host_cost=self.costs.host_step,
                 crashed=bool(crashed[env]),
                 shapley=self._shapley[env].tolist(),
             )
             for env in over
         )
-
-    def _test_scores(self, kept: Tensor) -> Scores:
-        return evaluate(self.population, self.nursery.test(self.instances), self.state.alpha * kept)[0]
 
     def _probe_fresh(self, fresh: Tensor) -> None:
         """Slot probes of new hosts, on the first batch that they will see."""

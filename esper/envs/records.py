@@ -76,7 +76,7 @@ class EpisodeRecord:
         relative_flops: multiply-adds spent on training host and modules
             (:func:`esper.population.training_multiply_adds`), as a multiple of what the host alone takes for as many
             epochs.
-        crashed: the host's loss was not finite.
+        crashed: the host broke down (:mod:`esper.envs.breakdowns`), and counts as guessing.
         shapley: points that each module is worth in the host as it stands at the end, by slot id; empty if not asked
             for. They sum to the score with all modules on minus that of the bare host.
     """
@@ -113,6 +113,7 @@ class StepResult:
         applied, transitions: what the action and the rules did.
         epochs: ``int64 [E]``, host epoch just trained, from 1.
         accuracy: ``float64 [E]`` val accuracy at the present alphas.
+        breakdown: ``int64 [E]``, a :class:`~esper.envs.breakdowns.Breakdown`: why hosts crashed in this epoch.
         episodes: records of the episodes that ended.
         host_seconds: time spent training and validating hosts.
         skipped_steps: optimizer steps of hosts and modules that fp16 loss scaling skipped.
@@ -129,6 +130,7 @@ class StepResult:
     transitions: Transitions
     epochs: Tensor
     accuracy: Tensor
+    breakdown: Tensor
     episodes: tuple[EpisodeRecord, ...]
     host_seconds: float
     skipped_steps: int

@@ -6,13 +6,23 @@ Axis legend: E = environments.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from esper.envs.breakdowns import Breakdown, guessing
 from esper.envs.instances import Instance
 from esper.envs.records import EnvSettings
-from esper.envs.rewards import Potential, RewardFamily, RewardInputs, charged_parameters, furthest_stage, rent
+from esper.envs.rewards import (
+    Potential,
+    RewardFamily,
+    RewardInputs,
+    charged_parameters,
+    furthest_stage,
+    rent,
+    total,
+)
 from esper.envs.twins import TwinCache
 from esper.lifecycle import SlotState
 from esper.population import Scores, Valuation
@@ -35,8 +45,8 @@ class Rewarder:
         self, num_envs: int, task: TaskData, *, twins: TwinCache | None, family: RewardFamily, settings: EnvSettings
     ) -> None:
         self.twins, self.family, self.settings = twins, family, settings
-        self._random_loss = torch.full((num_envs,), task.random_loss, dtype=torch.float64)
-        self._chance = torch.full_like(self._random_loss, task.chance_accuracy)
+        guess = guessing(task)
+        self._guess = Scores(*(each.expand(num_envs) for each in (guess.points, guess.loss, guess.accuracy)))
         self.potential = Potential.start(num_envs)
 
     def reset(self, which: Tensor, instances: Sequence[Instance]) -> None:
@@ -54,8 +64,8 @@ class Rewarder:
         epoch: Tensor,
         num_epochs: int,
         *,
-        crashed: Tensor,
-    ) -> dict[str, Tensor]:
+        breakdown: Tensor,
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Components of the reward for one epoch.
 
         Args:
@@ -65,46 +75,57 @@ class Rewarder:
             instances: what each environment grows.
             epoch: ``int64 [E]``, number of the epoch in its episode.
             num_epochs: that an episode has.
-            crashed: ``bool [E]``, the host broke down in this epoch.
+            breakdown: ``int64 [E]``, a :class:`Breakdown`: how the host broke down in this epoch, if it did.
 
         Returns:
-            Points ``float64 [E]`` by name of component.
+            Points ``float64 [E]`` by name of component, finite, and breakdowns ``int64 [E]``: those given, and those of
+            hosts that could not be paid because what they would be paid is not finite.
         """
         settings = self.settings
         acting, kept = charged_parameters(state)
-        twin, final_twin = self._twin_scores(instances, epoch, num_epochs)
-        self.potential, components = self.family.step(
-            self.potential,
-            RewardInputs(
-                score=self._score(valuation.scores),
-                twin=twin,
-                off=self._score(valuation.off),
-                rent=rent(acting, host_parameters, settings.rent_weight, settings.rent_kind),
-                stage=settings.stage_shaping * furthest_stage(state),
-                ended=epoch + 1 >= num_epochs,
-                crashed=crashed,
-                final_score=self._score(valuation.kept),
-                final_twin=final_twin,
-                final_rent=rent(kept, host_parameters, settings.rent_weight, settings.rent_kind),
-                chance_score=self.family.score(self._chance, self._random_loss, self._random_loss),
-            ),
-            gamma=settings.gamma,
-            crash_penalty=settings.crash_penalty,
+        twin, final_twin, twin_crashed = self._twin_scores(instances, epoch, num_epochs)
+        inputs = RewardInputs(
+            score=self._score(valuation.scores),
+            twin=twin,
+            off=self._score(valuation.off),
+            rent=rent(acting, host_parameters, settings.rent_weight, settings.rent_kind),
+            stage=settings.stage_shaping * furthest_stage(state),
+            ended=epoch + 1 >= num_epochs,
+            crashed=breakdown != Breakdown.NONE,
+            final_score=self._score(valuation.kept),
+            final_twin=final_twin,
+            twin_crashed=twin_crashed,
+            final_rent=rent(kept, host_parameters, settings.rent_weight, settings.rent_kind),
+            chance_score=self._score(self._guess),
         )
-        return components
+        potential, components = self._step(inputs)
+        # With every module off, or all but the kept ones, a host may break down that does not as it stands.
+        unpaid = ~(settings.reward_scale * total(components)).float().isfinite()
+        if unpaid.any():
+            breakdown = torch.where(unpaid & ~inputs.crashed, int(Breakdown.REWARD), breakdown)
+            potential, components = self._step(replace(inputs, crashed=inputs.crashed | unpaid))
+        self.potential = potential
+        return components, breakdown
+
+    def _step(self, inputs: RewardInputs) -> tuple[Potential, dict[str, Tensor]]:
+        settings = self.settings
+        return self.family.step(self.potential, inputs, gamma=settings.gamma, crash_penalty=settings.crash_penalty)
 
     def _score(self, scores: Scores) -> Tensor:
-        return self.family.score(scores.points / 100.0, scores.loss, self._random_loss)
+        return self.family.score(scores.points / 100.0, scores.loss, self._guess.loss)
 
-    def _twin_scores(self, instances: Sequence[Instance], epoch: Tensor, num_epochs: int) -> tuple[Tensor, Tensor]:
-        """Scores of the twins after this epoch and after their last one, zeros without twins."""
+    def _twin_scores(
+        self, instances: Sequence[Instance], epoch: Tensor, num_epochs: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the twins: scores after this epoch and after their last one, and which broke down; zeros without twins."""
         if self.twins is None:
-            return torch.zeros_like(self._random_loss), torch.zeros_like(self._random_loss)
+            nothing = torch.zeros_like(self._guess.loss)
+            return nothing, nothing, nothing.bool()
         both = []
         for epochs in (epoch.tolist(), [num_epochs - 1] * len(instances)):
             points, loss = self.twins.after(instances, epochs)
-            both.append(self.family.score(points / 100.0, loss, self._random_loss))
-        return both[0], both[1]
+            both.append(self.family.score(points / 100.0, loss, self._guess.loss))
+        return both[0], both[1], torch.tensor([self.twins[instance].crashed for instance in instances])
 
     def state_dict(self) -> State:
         """The potential, a leading environment axis each."""

@@ -7,13 +7,18 @@ gamma^(T-1) G exactly (G_c after a crash): there is nothing to farm on the way. 
 
 * ``paired``: S = 100 x mean probability of the right class on val; B = the same of a never-grown twin of the host (same
   instance, initialisation and data order); G_c = 100 x chance - B_T - rho - crash_penalty.
-* ``loss``: as ``paired`` with S = -100 L / L_random, so that guessing scores -100 and a perfect host 0. A loss has no
-  floor, so a twin may end worse than guessing; a crash then counts as no better than the twin.
+* ``loss``: as ``paired`` with S = -100 L / L_random, so that guessing scores -100 and a perfect host 0. A twin may end
+  worse than guessing; a crash then counts as no better than the twin. L counts up to :data:`MAX_LOSS` times that of
+  guessing: a host that diverges without breaking down would drown all others in the learner's statistics.
 * ``contribution``: S as in ``paired``; B = the same host in the same validation with every module off, so Phi = -rho
   exactly where no module acts. A crashed host guesses with and without modules: G_c = -rho - crash_penalty. **It pays
   dependence**: a host adapts to a module, so that even a useless one costs points when it is switched off, and no
   comparison within one network can tell that from usefulness. For comparison with the other two. (Never a sum of
   leave-one-out values: modules that need each other would each be paid for all of it.)
+
+A twin that breaks down counts as guessing from then on, like any host that does. Where it breaks down too, no crash
+penalty is taken: whatever the controller does, the host breaks down by itself, so that never growing earns exactly 0
+there as well, and crashing sooner no more than that. Without twins nobody can tell, and the penalty is always taken.
 
 Stage shaping adds gamma Psi' - Psi with Psi = points x stage of the furthest module, and Psi = 0 at the end, to any
 family (Ng, Harada and Russell 1999): its discounted sum over an episode is 0.
@@ -34,6 +39,9 @@ from esper.lifecycle import SlotState, Stage
 
 RENTS: dict[str, Callable[[Tensor], Tensor]] = {"linear": lambda share: share, "log": torch.log1p}
 """Rent as a function of added / host parameters."""
+
+MAX_LOSS = 10.0
+"""Largest loss that ``loss`` tells apart, as a multiple of that of guessing: the score's floor is -100 times this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,7 @@ class RewardInputs:
         crashed: bool, the host broke down in this epoch, which ends its episode; wins over ``ended``.
         final_score: S^F, only FOSSILIZED modules on; read where ended.
         final_twin: B_T, the twin after its last epoch; read where ended or crashed.
+        twin_crashed: bool, the twin broke down in some epoch; read where crashed.
         final_rent: rho^F, only FOSSILIZED modules charged; read where ended.
         chance_score: score of guessing; read where crashed.
     """
@@ -92,6 +101,7 @@ class RewardInputs:
     crashed: Tensor
     final_score: Tensor
     final_twin: Tensor
+    twin_crashed: Tensor
     final_rent: Tensor
     chance_score: Tensor
 
@@ -145,7 +155,7 @@ def paired_reward(
         previous: potential before the step.
         inputs: measurements after its epoch.
         gamma: the discount under which the sum telescopes; that of the learner.
-        crash_penalty: points taken for a crash, on top of falling to chance.
+        crash_penalty: points taken for a crash that the twin was spared, on top of falling to chance.
 
     Returns:
         The potential from which the next step starts (0 where an episode ended) and components ``float64 [E]``:
@@ -175,7 +185,7 @@ def contribution_reward(
 ) -> tuple[Potential, dict[str, Tensor]]:
     """The host against itself with every module off. Pays dependence too; see the module's docstring.
 
-    Arguments and results are those of :func:`paired_reward`; twins and the score of guessing are not read.
+    Arguments and results are those of :func:`paired_reward`; scores of twins and of guessing are not read.
     """
     off = inputs.off.double()
     return _telescoping(
@@ -215,7 +225,7 @@ def _telescoping(
         "gain": discount * gap - previous.gap,
         "rent": previous.rent - discount * charge,
         "stage": gamma * stage - previous.stage,
-        "crash": torch.zeros_like(gap).masked_fill(crashed, -crash_penalty),
+        "crash": torch.zeros_like(gap).masked_fill(crashed & ~inputs.twin_crashed, -crash_penalty),
     }
     return Potential(gap=gap, rent=charge, stage=stage).reset(over), components
 
@@ -236,13 +246,13 @@ def probability_score(probability: Tensor, loss: Tensor, random_loss: Tensor) ->
 
 
 def loss_score(probability: Tensor, loss: Tensor, random_loss: Tensor) -> Tensor:
-    """-100 x loss / loss of guessing: -100 for guessing, 0 for a perfect host, no floor.
+    """-100 x loss / loss of guessing: -100 for guessing, 0 for a perfect host, never below -100 x :data:`MAX_LOSS`.
 
     Args:
         probability: not read.
         loss, random_loss: ``float [E]``, nats.
     """
-    return -100 * loss.double() / random_loss.double()
+    return (-100 * loss.double() / random_loss.double()).clamp(min=-100 * MAX_LOSS)
 
 
 class RewardStep(Protocol):

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from esper.envs.breakdowns import Breakdown, as_guessing, breakdowns
 from esper.envs.instances import Instance, InstanceData, instance_data
 from esper.hosts import SegmentedHost, fault_mask
 from esper.population import GrowthStage, Population, Samples, evaluate, train_epoch
@@ -131,12 +132,16 @@ class Nursery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwinCurve:
-    """How an instance does when nothing grows: val after each epoch, ``float64 [T]``, and test at the end."""
+    """How an instance does when nothing grows: val after each epoch, ``float64 [T]``, and test at the end.
+
+    All finite: a host that broke down (``crashed``) counts as guessing from that epoch on.
+    """
 
     points: Tensor
     loss: Tensor
     accuracy: Tensor
     test_accuracy: float
+    crashed: bool
 
 
 class TwinCache:
@@ -222,9 +227,9 @@ class TwinCache:
         empty = torch.zeros_like(population.blueprint, dtype=torch.bool)
         growth = GrowthStage(alpha=empty.double(), developing=empty, isolated=empty)
         targets, lr = nursery.train_targets(rows), nursery.lr(rows)
-        curves = []
+        curves, crashed = [], torch.zeros(population.num_envs, dtype=torch.bool)
         for epoch in range(training.num_epochs):
-            train_epoch(
+            stats = train_epoch(
                 population,
                 nursery.task.train.inputs,
                 targets,
@@ -237,8 +242,10 @@ class TwinCache:
                 take=nursery.take,
             )
             scores, _ = evaluate(population, nursery.val(rows), growth.alpha)
+            crashed = crashed | (breakdowns(stats.loss, scores) != Breakdown.NONE)
+            scores = as_guessing(scores, crashed, nursery.task)
             curves.append(torch.stack([scores.points, scores.loss, scores.accuracy]))
-        test, _ = evaluate(population, nursery.test(rows), growth.alpha)
+        test = as_guessing(evaluate(population, nursery.test(rows), growth.alpha)[0], crashed, nursery.task)
         points, loss, accuracy = torch.stack(curves, dim=-1)  # (E, T) each
         for row, instance in enumerate(instances):
             self._curves[instance] = TwinCurve(
@@ -246,4 +253,5 @@ class TwinCache:
                 loss=loss[row],
                 accuracy=accuracy[row],
                 test_accuracy=float(test.accuracy[row]),
+                crashed=bool(crashed[row]),
             )

@@ -112,7 +112,7 @@ SECTIONS: tuple[Section, ...] = (
             ),
             Metric(
                 "charts/num_crashed",
-                "Episodes that ended because a host's loss was not finite.",
+                "Episodes that ended because a number of their host was not finite; such a host counts as guessing.",
                 "count",
                 "episodes",
                 "0",
@@ -194,7 +194,7 @@ SECTIONS: tuple[Section, ...] = (
             ),
             Metric(
                 "reward/crash",
-                "Penalty for hosts that crashed.",
+                "Penalty for hosts that crashed; none where the never-grown twin crashes too.",
                 "mean of −`reward.crash_penalty` where crashed",
                 "points per step",
                 "0",

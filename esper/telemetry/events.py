@@ -100,7 +100,11 @@ class ShapleyValue(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCrashed(Event):
-    """A host's loss was not finite, which ended its own episode and no other."""
+    """A number of a host was not finite, which ended its own episode and no other.
+
+    ``twin_crashed`` tells whether its never-grown twin breaks down too, for which no controller is to blame; ``None``
+    without twins.
+    """
 
     kind: ClassVar[str] = "host_crashed"
 
@@ -108,7 +112,9 @@ class HostCrashed(Event):
     iteration: int
     epoch: int
     instance: int
+    family: str
     reason: str
+    twin_crashed: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,6 +216,7 @@ class GrowthWorld:
                 crashed=torch.zeros(self.num_envs, dtype=torch.bool),
                 final_score=final,
                 final_twin=nothing,
+                twin_crashed=torch.zeros(self.num_envs, dtype=torch.bool),
                 final_rent=rent(charged, self._host, RENT_WEIGHT, "linear"),
                 chance_score=nothing,
             ),

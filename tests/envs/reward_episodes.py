@@ -33,6 +33,7 @@ class Episode:
     final_rent: float = NAN
     final_twin: float = NAN
     crashed: bool = False
+    twin_crashed: bool = False
 
     def worth(self, family: str = "paired") -> float:
         """G, or G_c after a crash, from the definitions."""
@@ -42,7 +43,7 @@ class Episode:
                 "loss": min(CHANCE["loss"], self.final_twin) - self.final_twin,
                 "contribution": 0.0,
             }
-            return ground[family] - self.rents[-1] - PENALTY
+            return ground[family] - self.rents[-1] - (0 if self.twin_crashed else PENALTY)
         base = self.offs[-1] if family == "contribution" else self.final_twin
         return self.final_score - base - self.final_rent
 
@@ -60,6 +61,7 @@ class Episode:
             crashed=torch.tensor([crashed]),
             final_score=column(self.final_score if last else NAN),
             final_twin=column(self.final_twin if last and not compared else NAN),
+            twin_crashed=torch.tensor([self.twin_crashed]),
             final_rent=column(self.final_rent if last else NAN),
             chance_score=column(NAN if compared else CHANCE[family]),
         )
@@ -108,4 +110,5 @@ def episodes(draw: st.DrawFn) -> Episode:
         final_twin=draw(points),
         final_score=NAN if crashed else draw(points),
         final_rent=NAN if crashed else draw(st.floats(0, 100)),
+        twin_crashed=draw(st.booleans()),
     )

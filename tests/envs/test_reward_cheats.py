@@ -157,13 +157,14 @@ def play(
     components: dict[Reward, list[dict[str, Tensor]]] = {reward: [] for reward in REWARDS_PAID}
     rewarder, plain = env.rewarder, env.settings
 
-    def pay(*measured: Any, **named: Any) -> dict[str, Tensor]:
+    def pay(*measured: Any, **named: Any) -> tuple[dict[str, Tensor], Tensor]:
         for reward in REWARDS_PAID:
             rewarder.family, rewarder.settings = REWARDS[reward[0]], replace(plain, stage_shaping=reward[1])
             rewarder.potential = books[reward]
-            components[reward].append(Rewarder.pay(rewarder, *measured, **named))
+            paid, breakdown = Rewarder.pay(rewarder, *measured, **named)
+            components[reward].append(paid)
             books[reward] = rewarder.potential
-        return components[reward][-1]
+        return components[reward][-1], breakdown
 
     rewarder.pay = pay  # type: ignore[method-assign]
     rewarder.family = REWARDS["contribution"]  # the last one, too: validation measures all off for it

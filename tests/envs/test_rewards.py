@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from reward_episodes import CHANCE, NAN, PENALTY, Episode, column, episodes, points
 
 from esper.envs.rewards import (
+    MAX_LOSS,
     REWARDS,
     Potential,
     RewardInputs,
@@ -87,6 +90,18 @@ def test_components_of_a_crash_by_hand(step, gain: float) -> None:  # type: igno
     }
 
 
+@pytest.mark.parametrize("family", REWARDS)
+def test_a_host_that_crashes_as_its_twin_does_earns_exactly_zero_at_every_step(family: str) -> None:
+    """Whenever it crashes: sooner pays no more. Only what it has grown is charged."""
+    for length in (1, 3):
+        own = [30.0, 40.0, NAN][-length:]
+        crash = Episode(scores=own, twins=own, offs=own, rents=[0.0] * length, crashed=True, final_twin=CHANCE[family])
+        doomed = replace(crash, twin_crashed=True)
+        assert doomed.rewards(1.0, family) == [0.0] * length
+        assert replace(doomed, rents=[2.0] * length).paid(1.0, family) == -2.0
+        assert crash.paid(1.0, family) == -PENALTY
+
+
 def test_stage_shaping_by_hand() -> None:
     """gamma Psi' - Psi, and all that was lent is taken back at the end."""
     calm = Episode(scores=[0] * 4, twins=[0] * 4, rents=[0] * 4, final_score=0, final_twin=0, final_rent=0)
@@ -112,6 +127,7 @@ def test_each_environment_is_paid_by_its_own_rule() -> None:
     inputs = RewardInputs(
         ended=torch.tensor([False, True, False, True]),
         crashed=torch.tensor([False, False, True, True]),
+        twin_crashed=torch.zeros(4, dtype=torch.bool),
         **{name: torch.full((4,), value).double() for name, value in values.items()},
     )
     potential, components = paired_reward(previous, inputs, gamma=0.5, crash_penalty=PENALTY)
@@ -173,6 +189,8 @@ def test_scores_by_hand() -> None:
     assert probability_score(half, loss, guess).tolist() == [50.0]
     assert loss_score(half, loss, guess).tolist() == [-75.0]
     assert loss_score(half, guess, guess).tolist() == [-100.0]
+    assert loss_score(half, torch.tensor([1e38]), guess).tolist() == [-100.0 * MAX_LOSS], "diverged is diverged"
+    assert loss_score(half, torch.tensor([NAN]), guess).isnan()
 
 
 def test_the_registry_knows_its_families() -> None:

@@ -95,7 +95,9 @@ def test_a_long_preparation_prints_its_start_a_line_every_few_seconds_and_its_en
 def test_what_went_wrong_is_counted_in_the_line_of_its_iteration_only() -> None:
     target, out = console()
     logger = ConsoleLogger("plain", 10, console=target, now=Clock())
-    crash = HostCrashed(environment=0, iteration=1, epoch=2, instance=3, reason="loss is nan")
+    crash = HostCrashed(
+        environment=0, iteration=1, epoch=2, instance=3, family="intact", reason="loss is nan", twin_crashed=None
+    )
     logger.event(crash)
     logger.event(crash)
     logger.metrics(1, METRICS)

@@ -175,6 +175,8 @@ def test_episode_events_and_a_crash(laboratory: Laboratory) -> None:
     [crash] = [event for event in events if isinstance(event, HostCrashed)]
     assert (crash.environment, crash.epoch, crash.iteration) == (1, 5, 3)
     assert crash.instance == ended[0].instance == steps[4][2].episodes[0].instance.index
+    assert (crash.family, crash.twin_crashed) == (ended[0].family, False)
+    assert crash.reason == "the training loss was not finite"
     metrics = recorder.tally.metrics()
     assert metrics["charts/num_crashed"] == 1
     assert metrics["charts/num_episodes"] == 3

@@ -352,6 +352,25 @@ def test_a_host_that_crashes_in_training_ends_nothing_but_its_episode(
     assert again["charts/num_crashed"] == 0
 
 
+@pytest.mark.parametrize("words", ["reward.family=paired", "reward.family=loss", "reward.twin=none"])
+def test_hosts_that_diverge_by_themselves_do_not_stop_learning(words: str, tmp_path: Path) -> None:
+    families = f"+instances.families={{intact:1,lr_times_1{'0' * 30}:1,starved_0:0,starved_1:0,starved_2:0}}"
+    trainer = make_trainer(tmp_path, families, words, "trainer.num_envs=4")
+    before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
+    for _ in range(2):
+        metrics = trainer.iterate()
+        assert metrics is not None
+        assert metrics["charts/num_crashed"] > 0
+        assert metrics["losses/skipped_minibatches"] == 0
+        assert all(math.isfinite(metrics[f"charts/{name}"]) for name in ("episodic_return", "final_val_accuracy"))
+        assert all(value is None or math.isfinite(value) for value in metrics.values())
+    assert trainer.normaliser.mean.isfinite().all()
+    assert trainer.normaliser.m2.isfinite().all()
+    changed = [not torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True)]
+    assert all(parameter.isfinite().all() for parameter in trainer.policy.parameters())
+    assert any(changed)
+
+
 def test_the_closing_report_does_without_a_learned_controller_or_plots(tmp_path: Path) -> None:
     config = compose(*BARE)
     laboratory = build_laboratory(config)

@@ -1,0 +1,197 @@
+"""A number that is not finite costs its own environment an episode, and nobody else anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import NEEDS_FP16, Eager, action, controller, small_env, small_laboratory, waits
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from esper.actions import Op
+from esper.envs import growth
+from esper.envs.breakdowns import guessing
+from esper.envs.growth import GrowthEnv
+from esper.envs.records import StepResult
+from esper.envs.rewards import REWARDS
+from esper.ppo.gae import gae
+
+NAN, INF = float("nan"), float("inf")
+DIVERGING = f"lr_times_1{'0' * 30}"
+EPOCHS = 3
+
+
+def diverging(env: GrowthEnv) -> Tensor:
+    """``bool [E]``: hosts that break down by themselves."""
+    return torch.tensor([instance.family == DIVERGING for instance in env.instances])
+
+
+def rewards_of(env: GrowthEnv, seed: int = 0) -> list[StepResult]:
+    """As a rollout plays it: environments whose host has crashed start anew."""
+    chooser, observation, results = Eager(seed), env.reset(), []
+    for _ in range(EPOCHS):
+        result = env.step(chooser.act(env.view(observation)))
+        results.append(result)
+        observation = env.reset(result.terminated) if result.terminated.any() else result.observation
+    return results
+
+
+@pytest.mark.parametrize(
+    ("family", "twin", "amp"),
+    [
+        *((family, twin, "off") for family in REWARDS for twin in ("cached", "none")),
+        ("paired", "cached", "bf16"),
+        pytest.param("paired", "cached", "fp16", marks=NEEDS_FP16),
+        pytest.param("loss", "cached", "fp16", marks=NEEDS_FP16),
+    ],
+)
+def test_hosts_that_diverge_by_themselves_leave_every_number_finite(family: str, twin: str, amp: str) -> None:
+    laboratory = small_laboratory(f"amp={amp}", f"env.num_epochs={EPOCHS}", f"reward.family={family}")
+    env = small_env(laboratory, families=("intact", DIVERGING), measure_test=True)
+    if twin == "none":
+        env.rewarder.twins = None
+    crashes = 0
+    for result in rewards_of(env):
+        assert result.reward.isfinite().all()
+        assert result.observation.features.isfinite().all()
+        assert result.accuracy.isfinite().all()
+        assert all(values.isfinite().all() for values in result.components.values())
+        for episode in result.episodes:
+            numbers = (episode.episode_return, episode.val_accuracy, episode.test_accuracy, episode.relative_flops)
+            assert torch.tensor(numbers).isfinite().all()
+            assert episode.crashed == (episode.instance.family == DIVERGING)
+            crashes += episode.crashed
+    assert crashes
+    assert (env.population.hosts.values.isfinite().all(dim=1) | diverging(env)).all()
+
+
+@pytest.mark.parametrize("family", ["paired", "loss"])
+@pytest.mark.parametrize("mapping", ["loop", "grouped", "matmul"])
+def test_never_growing_earns_exactly_zero_on_hosts_that_break_down_by_themselves(mapping: str, family: str) -> None:
+    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=3", f"reward.family={family}")
+    env = small_env(laboratory, families=(DIVERGING, "intact"))
+    never = controller(laboratory, "never")
+    observation = env.reset()
+    assert diverging(env).any()
+    for _ in range(3):
+        result = env.step(never.act(env.view(observation)))
+        assert (result.reward == 0).all()
+        assert all(episode.episode_return == 0 for episode in result.episodes)
+        observation = env.reset(result.terminated) if result.terminated.any() else result.observation
+
+
+def test_a_twin_that_breaks_down_counts_as_guessing_from_then_on() -> None:
+    laboratory = small_laboratory("env.num_epochs=3")
+    env = small_env(laboratory, families=(DIVERGING,))
+    env.reset()
+    assert env.rewarder.twins is not None
+    curve, guess = env.rewarder.twins[env.instances[0]], guessing(laboratory.task)
+    assert curve.crashed
+    assert curve.points[-1] == guess.points == 10
+    assert (curve.loss[-1], curve.accuracy[-1], curve.test_accuracy) == (guess.loss, 0.1, 0.1)
+    assert all(getattr(curve, name).isfinite().all() for name in ("points", "loss", "accuracy"))
+    [crashed] = [e for r in play_episode_until_crash(env) for e in r.episodes if e.environment == 0]
+    assert (crashed.val_accuracy, crashed.crashed) == (0.1, True)
+
+
+def play_episode_until_crash(env: GrowthEnv) -> list[StepResult]:
+    env.reset()
+    results = [env.step(waits(env.num_envs))]
+    while not results[-1].terminated.any():
+        results.append(env.step(waits(env.num_envs)))
+    return results
+
+
+# ------------------------------------------------------------------------------------------ one number, one environment
+
+TRAINING = [f"training.{name}" for name in ("loss", "host_norm", "module_norm", "probes")]
+SCORES = [f"{which}.{name}" for which in ("scores", "kept", "off") for name in ("points", "loss", "accuracy")]
+MODULES = ["contribution", "interaction", "boost"]
+
+REWARD_READS = {
+    "paired": {"training.loss", "scores.points", "scores.loss", "kept.points"},
+    "loss": {"training.loss", "scores.points", "scores.loss", "kept.loss"},
+    "contribution": {"training.loss", "scores.points", "scores.loss", "kept.points", "off.points"},
+}
+
+
+def play(
+    patch: pytest.MonkeyPatch, family: str, at: int = -1, env: int = 0, name: str = "", value: float = NAN
+) -> list[StepResult]:
+    """An episode under one script, and its advantages; in one step one number of one environment is another."""
+    laboratory = small_laboratory(f"env.num_epochs={EPOCHS}", f"reward.family={family}")
+    growing = small_env(laboratory, measure_test=True)
+    clock = iter(range(EPOCHS))
+    train_epoch, valuate = growth.train_epoch, growth.valuate
+
+    def write(record: object, field: str) -> object:
+        fresh = getattr(record, field).clone()
+        fresh[env] = value
+        return replace(record, **{field: fresh})  # type: ignore[type-var]
+
+    def trained(*args: object, **kwargs: object) -> object:
+        stats = train_epoch(*args, **kwargs)  # type: ignore[arg-type]
+        poisoned = growing.history.epoch.max() == at and name in TRAINING
+        return write(stats, name.removeprefix("training.")) if poisoned else stats
+
+    def valuated(*args: object, **kwargs: object) -> object:
+        found = valuate(*args, **kwargs)  # type: ignore[arg-type]
+        if next(clock) != at or name in ("", *TRAINING):
+            return found
+        if name in MODULES:
+            return write(found, name)
+        which, field = name.split(".")
+        return replace(found, **{which: write(getattr(found, which), field)})
+
+    results = []
+    with patch.context() as patched:
+        patched.setattr(growth, "train_epoch", trained)
+        patched.setattr(growth, "valuate", valuated)
+        growing.reset()
+        for step in range(EPOCHS):
+            born = action(Op.GERMINATE, slot=1, blueprint=1, alpha_target=2)
+            results.append(growing.step(waits(3, e0=born, e1=born) if step == 0 else waits(3)))
+            if results[-1].terminated.any() and step + 1 < EPOCHS:
+                growing.reset(results[-1].terminated)
+    return results
+
+
+_healthy: dict[str, list[StepResult]] = {}
+
+
+@pytest.mark.parametrize("family", REWARDS)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from([*TRAINING, *SCORES, *MODULES]),
+    env=st.integers(0, 2),
+    at=st.integers(0, EPOCHS - 1),
+    value=st.sampled_from([NAN, INF, -INF]),
+)
+def test_one_poisoned_number_costs_one_environment_and_changes_no_bit_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, family: str, name: str, env: int, at: int, value: float
+) -> None:
+    if family not in _healthy:
+        _healthy[family] = play(monkeypatch, family)
+    sick = play(monkeypatch, family, at, env, name, value)
+    others = torch.arange(3) != env
+    for step, (a, b) in enumerate(zip(_healthy[family], sick, strict=True)):
+        assert torch.equal(a.reward[others], b.reward[others])
+        assert torch.equal(a.terminated[others], b.terminated[others])
+        assert torch.equal(a.observation.features[others], b.observation.features[others])
+        assert b.reward.isfinite().all()
+        assert b.observation.features.isfinite().all()
+        assert all(values.isfinite().all() for values in b.components.values())
+        crash = step == at and name in REWARD_READS[family] and (not name.startswith("kept") or at == EPOCHS - 1)
+        assert [bool(found) for found in b.breakdown] == [crash and row == env for row in range(3)]
+        for episode in b.episodes:
+            numbers = (episode.episode_return, episode.val_accuracy, episode.test_accuracy, episode.relative_flops)
+            assert torch.tensor(numbers).isfinite().all()
+    ends = torch.stack([result.terminated for result in sick], dim=1)
+    rewards = torch.stack([result.reward for result in sick], dim=1)
+    nothing = torch.zeros_like(rewards)
+    advantages, returns = gae(rewards, nothing, nothing, ends, torch.zeros_like(ends), 1.0, 0.95)
+    assert advantages.isfinite().all()
+    assert returns.isfinite().all()
