@@ -172,7 +172,8 @@ def build_task_host(config: Config, task: TaskData) -> SegmentedHost:
         raise ValueError(f"host={name} reads {READS[name][0]}, but task {task.name} has {task.kind}: choose {able}")
     numbers: dict[str, object] = {"num_classes": task.num_classes}
     if name == "custom":
-        numbers["sample"] = task.prepare(task.train.inputs[:1]).cpu().repeat_interleave(2, dim=0)
+        inputs = task.train.inputs
+        numbers["sample"] = task.prepare(inputs[torch.arange(2, device=inputs.device) % len(inputs)]).cpu()
     elif task.kind == "tokens":
         numbers["context_length"] = task.context_length
     else:

@@ -9,6 +9,7 @@ Axis legend: B = samples, C = channels, H, W = space, T = tokens, K = classes.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -19,26 +20,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from esper.contracts import Build, check_builds, check_forward, same
 from esper.hosts.base import Place, SegmentedHost
+from esper.hosts.contract import check_host
+from esper.rng import global_streams
 from esper.user_code import of_the_user
-
-Build = Callable[[], nn.Module]
-
-_REFUSED = {
-    nn.modules.batchnorm._BatchNorm: "use GroupNorm or LayerNorm",
-    nn.modules.instancenorm._InstanceNorm: "use GroupNorm with one group per channel",
-    nn.modules.dropout._DropoutNd: "leave it out",
-}
-"""Layers whose result depends on other samples, or on random numbers that stacked hosts would share."""
 
 
 class CustomHost(SegmentedHost):
     """A user's module in segments.
 
     Args:
-        build: makes the module; run again for every new host, with torch's own random numbers seeded by it.
+        build: makes the module; run again for every new host.
         segments, places, num_classes: as of every host.
-        names: of the segments' parameters in the module, in their order.
+        names: of the segments' parameters in the module, in their order; some may be buffers there.
+        shared: buffers that are the same in every build, by name.
     """
 
     family = "custom"
@@ -50,19 +46,33 @@ class CustomHost(SegmentedHost):
         places: Sequence[Place],
         num_classes: int,
         names: Sequence[str],
+        shared: Mapping[str, Tensor],
     ) -> None:
         super().__init__(segments, places, num_classes)
         self._build = build
         self._names = tuple(names)
+        self._shared = {name: tensor.clone() for name, tensor in shared.items()}
 
-    def reset(self, generator: torch.Generator) -> None:
+    def fresh(self, generator: torch.Generator) -> nn.Module:
         """The module as its builder makes it, under random numbers drawn from ``generator``."""
-        seed = int(torch.randint(2**62, (), generator=generator))
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
-            fresh = dict(self._build().named_parameters())
-            for name, parameter in zip(self._names, self.segments.parameters(), strict=True):
-                parameter.copy_(fresh[name])
+        return self._build(int(torch.randint(2**62, (), generator=generator)))
+
+    @torch.no_grad()
+    def reset(self, generator: torch.Generator) -> None:
+        """Take the numbers of a :meth:`fresh` module.
+
+        Raises:
+            ValueError: it is not like the one that this host was made from.
+        """
+        module = self.fresh(generator)
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        for name, parameter in zip(self._names, self.segments.parameters(), strict=True):
+            if name not in tensors or tensors[name].shape != parameter.shape:
+                raise ValueError(f"host.target: {name!r} is not in every build, or not in one shape")
+            parameter.copy_(tensors[name])
+        for name, tensor in self._shared.items():
+            if name not in tensors or not same(tensors[name], tensor):
+                raise ValueError(f"host.target: buffer {name!r} is not the same in every build, nor in none")
 
 
 def build_custom(
@@ -81,22 +91,57 @@ def build_custom(
     Raises:
         ValueError: whatever keeps the module from being a host; says what and where.
     """
-    build = partial(_find(target), **arguments)
-    with torch.random.fork_rng(devices=[]), _of_the_user(f"{target}(**host.arguments={dict(arguments)}) does not run"):
-        module = build()
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"host.target: {target} returns a {type(module).__name__}, not a torch.nn.Module")
-    _check_layers(module)
+    if sample.is_floating_point():
+        sample = sample.nan_to_num()  # what is wrong with the data is not the module's fault
+    what, build = f"host.target: {target}", partial(_build, _find(target), target, arguments)
+    module, drawn = check_builds(what, build)
+    shared = {name: buffer for name, buffer in module.named_buffers() if name not in drawn}
     _check_slots(module, slots)
     _check_output(module, sample, num_classes)
+    check_forward(what, module, sample)
+    origins = {id(parameter): name for name, parameter in module.named_parameters()}
+    origins |= _carry(what, module, drawn)
     graph = _trace(module, slots)
     nodes = [node for node in graph.nodes if node.op == "call_module" and _own(node) in slots]
     _check_calls(nodes, slots)
     segments = _cut(module, graph, nodes)
     places = _places(segments, nodes, sample)
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    kept = nn.ModuleList(segments)
-    return CustomHost(build, segments, places, num_classes, [names[id(value)] for value in kept.parameters()])
+    names = [origins[id(value)] for value in nn.ModuleList(segments).parameters()]
+    host = CustomHost(build, segments, places, num_classes, names, shared)
+    check_host(what, host, module, sample, [_own(node) for node in nodes])
+    return host
+
+
+def _build(function: Callable[..., Any], target: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
+    """One build from the random stream of a seed."""
+    with global_streams(seed), _of_the_user(f"{target}(**host.arguments={dict(arguments)}) does not run"):
+        module = function(**copy.deepcopy(dict(arguments)))
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"host.target: {target} returns a {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def _carry(what: str, module: nn.Module, drawn: Sequence[str]) -> dict[int, str]:
+    """Make frozen parameters of buffers that the builder draws, so that every host has its own; identities and names.
+
+    Raises:
+        ValueError: one of them holds no float32.
+    """
+    buffers = dict(module.named_buffers())
+    carried = {}
+    for name in drawn:
+        if buffers[name].dtype != torch.float32:
+            raise ValueError(
+                f"{what}: buffer {name!r} ({buffers[name].dtype}) is drawn in the builder; only float32 can differ "
+                "between hosts: draw it from a generator of its own with a fixed seed, or store it as float32"
+            )
+        carried[id(buffers[name])] = nn.Parameter(buffers[name].clone(), requires_grad=False), name
+    for owner in module.modules():
+        for name, buffer in list(owner.named_buffers(recurse=False, remove_duplicate=False)):
+            if id(buffer) in carried:
+                delattr(owner, name)
+                owner.register_parameter(name, carried[id(buffer)][0])
+    return {id(parameter): name for parameter, name in carried.values()}
 
 
 def _find(target: str) -> Callable[..., Any]:
@@ -125,16 +170,6 @@ def _of_the_user(what: str) -> AbstractContextManager[None]:
     return of_the_user(f"host.target: {what}")
 
 
-def _check_layers(module: nn.Module) -> None:
-    for name, layer in module.named_modules():
-        for kind, instead in _REFUSED.items():
-            if isinstance(layer, kind):
-                raise ValueError(
-                    f"host.target: layer {name!r} is a {type(layer).__name__}, which hosts trained side by side cannot "
-                    f"have; {instead}"
-                )
-
-
 def _check_slots(module: nn.Module, slots: Sequence[str]) -> None:
     known = [name for name, _ in module.named_modules() if name]
     for name in slots:
@@ -147,7 +182,7 @@ def _check_slots(module: nn.Module, slots: Sequence[str]) -> None:
 
 def _check_output(module: nn.Module, sample: Tensor, num_classes: int) -> None:
     expected = [len(sample), num_classes] if sample.is_floating_point() else [*sample.shape, num_classes]
-    with torch.no_grad(), _of_the_user(f"the module does not run on {_shown(sample)}"):
+    with torch.no_grad(), global_streams(), _of_the_user(f"the module does not run on {_shown(sample)}"):
         output = module(sample)
     if not isinstance(output, Tensor):
         raise ValueError(f"host.target: the module must return logits alone, not a {type(output).__name__}")

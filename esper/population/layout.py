@@ -13,12 +13,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-# Layers whose result depends on more than one sample, or on hidden random state: they can't be mapped exactly.
-REFUSED_LAYERS = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.instancenorm._InstanceNorm,
-    nn.modules.dropout._DropoutNd,
-)
+from esper.contracts import known_cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +34,15 @@ class ParameterLayout:
         """Layout of a module's parameters, in the order of ``named_parameters``.
 
         Raises:
-            ValueError: the module holds BatchNorm, InstanceNorm with running statistics, or Dropout.
+            ValueError: the module holds a layer that depends on other samples or on hidden random state, such as
+                BatchNorm or Dropout: it can't be mapped exactly.
         """
-        for name, layer in module.named_modules():
-            if isinstance(layer, REFUSED_LAYERS):
-                raise ValueError(
-                    f"layer {name!r} is a {type(layer).__name__}, which a population can't train exactly; "
-                    "use GroupNorm or LayerNorm, and no dropout"
-                )
+        cause = known_cause(module)
+        if cause is not None:
+            name, layer, advice = cause
+            raise ValueError(
+                f"layer {name!r} is a {type(layer).__name__}, which a population can't train exactly; {advice}"
+            )
         parameters = dict(module.named_parameters())
         shapes = tuple(parameter.shape for parameter in parameters.values())
         trained = tuple(parameter.requires_grad for parameter in parameters.values())

@@ -1,0 +1,89 @@
+"""What a user's network must do to be a host, found out by running it before anything starts.
+
+Many hosts are trained side by side, measured against twins that must compute the same bits, and run from any place on:
+:mod:`esper.contracts` says what follows for a module, here is what follows for one in segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from esper.contracts import (
+    after_a_step,
+    check_forward,
+    check_input_left,
+    check_samples,
+    distance,
+    gradients,
+    run,
+)
+from esper.rng import generator, global_streams
+
+if TYPE_CHECKING:
+    from esper.hosts.custom import CustomHost
+
+NUM_STREAMS = 2
+"""Hosts that are compared with what the builder makes from the same random stream."""
+
+
+def check_host(what: str, host: CustomHost, module: nn.Module, sample: Tensor, ends: Sequence[str]) -> None:
+    """Refuse a host that does not compute what its module does, or that could not be trained beside others.
+
+    Args:
+        what: key and name of the module.
+        host: of the module, which shares its parameters.
+        module: as it was built, in the mode in which hosts will run; it passes :func:`~esper.contracts.check_forward`.
+        sample: ``[B, C, H, W]`` or ``int64 [B, T]``, B from 2 on.
+        ends: names of the submodules behind which the host was cut.
+
+    Raises:
+        ValueError: in one line, with a number and the remedy.
+    """
+    if not any(parameter.requires_grad for parameter in host.segments.parameters()):
+        raise ValueError(f"{what}: no parameter is trained (requires_grad); leave at least its last layer to train")
+    _check_segments(what, host, sample, ends)
+    _check_same(f"{what}: cut behind {', '.join(ends)}, it computes something else", host, module, sample)
+    _check_trained(what, module, sample, host.num_classes)
+    for stream in range(NUM_STREAMS):
+        fresh = host.fresh(generator("contract", stream))
+        host.reset(generator("contract", stream))
+        _check_same(
+            f"{what}: a host with the parameters and buffers of another build computes something else than that build; "
+            "keep what the builder draws in parameters or buffers",
+            host,
+            fresh,
+            sample,
+        )
+
+
+def _check_segments(what: str, host: CustomHost, sample: Tensor, ends: Sequence[str]) -> None:
+    """Refuse a segment that changes the feature at the place before it."""
+    feature = sample
+    for number, segment in enumerate(host.segments):
+        given = feature.clone()
+        with torch.no_grad(), global_streams():
+            result = run(what, segment, feature)
+        check_input_left(f"{what}: what follows {ends[number - 1]!r}" if number else what, given, feature)
+        feature = result
+
+
+def _check_same(what: str, host: CustomHost, module: nn.Module, sample: Tensor) -> None:
+    with torch.no_grad(), global_streams():
+        apart = distance(run(what, host, sample), run(what, module, sample))
+    if apart:
+        raise ValueError(f"{what} (outputs differ by up to {apart:.3g})")
+
+
+def _check_trained(what: str, module: nn.Module, sample: Tensor, num_classes: int) -> None:
+    """As the module will be one step later, when what zeros at birth hide is there."""
+
+    def logits(x: Tensor) -> list[int]:
+        return [len(x), num_classes] if x.is_floating_point() else [*x.shape, num_classes]
+
+    moved = after_a_step(what, module, gradients(what, module, sample))
+    check_forward(what, moved, sample)
+    check_samples(what, moved, sample, logits)
