@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from benchmarks import hosts, iteration, life, memory, observation, peak, ranks, throughput
 from benchmarks.records import Record, machine
@@ -17,6 +16,8 @@ from benchmarks.report import print_section, save
 from benchmarks.scale import FULL, QUICK, Scale
 from benchmarks.timing import CLOCKS
 from esper.devices import keep_freed_memory
+from esper.terminal import console as terminal
+from esper.terminal import secure
 
 SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
     observation.SECTION: (
@@ -86,9 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(chosen: Sequence[str], scale: Scale, origin: dict[str, Any], folder: Path | None) -> None:
-    console, records = Console(), []
+    console, records = terminal(), []
     if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+        console = terminal(width=PLAIN_WIDTH)
     for name in chosen:
         title, measure = SECTIONS[name]
         found = measure(scale)
@@ -101,4 +102,5 @@ def _run(chosen: Sequence[str], scale: Scale, origin: dict[str, Any], folder: Pa
 
 
 if __name__ == "__main__":
+    secure()
     main()

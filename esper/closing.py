@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from esper.build import Laboratory
 from esper.comparison import Outcome, paired_difference
 from esper.config.root import Console as ConsoleMode
@@ -16,6 +14,7 @@ from esper.telemetry.records import read_jsonl
 from esper.telemetry.summary import Mean
 from esper.telemetry.timeline_plot import slot_timeline
 from esper.telemetry.view import closing_table
+from esper.terminal import console, say
 
 LEARNED = "learned"
 
@@ -100,13 +99,12 @@ def _episodes(outcome: Outcome) -> list[dict[str, object]]:
 def _print(
     folder: RunFolder, outcomes: Sequence[Outcome], differences: dict[str, Mean | None], wall_seconds: float
 ) -> None:
-    console = Console()
     num_hosts = len(outcomes[0].episodes)
     title = f"{num_hosts} held-out hosts, mean ± standard error over hosts"
-    console.print(closing_table([outcome.summary() for outcome in outcomes], title))
+    console().print(closing_table([outcome.summary() for outcome in outcomes], title))
     for name, difference in differences.items():
         if difference is not None:
             error = "" if difference.sem is None else f" ± {difference.sem:.2f}"
-            console.print(f"return of learned - {name}, host by host: {difference.mean:+.2f}{error}", highlight=False)
+            say(f"return of learned - {name}, host by host: {difference.mean:+.2f}{error}")
     minutes, seconds = divmod(round(wall_seconds), 60)
-    console.print(f"{minutes} min {seconds} s; everything is in {folder.path}", highlight=False, soft_wrap=True)
+    say(f"{minutes} min {seconds} s; everything is in {folder.path}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+
+from esper.process import start
+from esper.terminal import say
 
 
 def main() -> None:
@@ -26,16 +28,16 @@ def main() -> None:
 
     view = workspace(arguments.entity, arguments.project, arguments.name)
     if arguments.only_print:
-        print(json.dumps(view._to_model().model_dump(by_alias=True, mode="json"), indent=2))
+        say(json.dumps(view._to_model().model_dump(by_alias=True, mode="json"), indent=2))
         return
     try:
         check_online()
         view.save()
     except (ValueError, wandb.errors.Error) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", stderr=True)
         raise SystemExit(1) from None
-    print(view.url)
+    say(view.url)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(start("esper.dashboard"))

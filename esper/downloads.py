@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from esper.leftover import Leftover, ResumingDownloader
+from esper.terminal import console, say
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -178,7 +178,7 @@ def _waited_for(lock: FileLock, path: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        print(f"waiting for another process that makes {path}", file=sys.stderr, flush=True)
+        say(f"waiting for another process that makes {path}", stderr=True)
         lock.acquire()
     try:
         yield
@@ -277,15 +277,14 @@ class _Bar:
 @contextmanager
 def _progress(source: Source, url: str, kept: int) -> Iterator[_Bar]:
     """A bar in a terminal; otherwise one line that says what is coming."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    on = console(stderr=True)
+    if not on.is_terminal:
         there = f", of which {size_shown(kept)} are there," if kept else ""
-        print(f"downloading {source}{there} from {url}", file=sys.stderr, flush=True)
-    columns = TextColumn(source.name), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        say(f"downloading {source}{there} from {url}", stderr=True)
+    columns = TextColumn(source.name, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=on, disable=not on.is_terminal) as progress:
         yield _Bar(progress, source.size)
 
 

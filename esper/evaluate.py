@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from esper.config import cli
-from esper.config.entries import EVALUATE
-from esper.config.evaluate import EvaluateConfig
+from esper.process import start
+
+if TYPE_CHECKING:
+    from esper.config.evaluate import EvaluateConfig
 
 
 def check(config: EvaluateConfig) -> None:
@@ -19,6 +21,7 @@ def check(config: EvaluateConfig) -> None:
 def evaluate(config: EvaluateConfig, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None:
     """Play controllers and their controls on held-out hosts, and leave everything in ``run_dir``."""
     # Imported here, so that help and errors of use come at once.
+    from esper.config.entries import EVALUATE
     from esper.launch import launch
 
     launch(EVALUATE, config, run_dir, isolated=isolated, quiet=quiet)
@@ -26,8 +29,12 @@ def evaluate(config: EvaluateConfig, run_dir: Path, *, isolated: bool = False, q
 
 def main() -> None:
     """Compose the configuration from the command line, check it, and evaluate."""
+    # Imported here, so that the process listens before it imports what takes long.
+    from esper.config import cli
+    from esper.config.entries import EVALUATE
+
     cli.run(EVALUATE, evaluate, check)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(start("esper.evaluate"))

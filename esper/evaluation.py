@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from esper.build import Laboratory, build_laboratory, instance_pool
 from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint, restore_policy
@@ -41,6 +40,7 @@ from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import Level
 from esper.telemetry.hub import Logger, TelemetryHub
 from esper.telemetry.wandb_mirror import mirrored
+from esper.terminal import say
 from esper.tuning import tune
 from esper.tuning.fingerprint import SECTIONS, experiment_sections, fingerprint
 from esper.verdict import closing_report
@@ -160,7 +160,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
         RunFolder.create(run_dir, to_yaml(config), checkpoints=False)
     if ranks.is_first and config.console != "off":
         lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
-        Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        say(*lines)
     loggers = [InBackground(ConsoleLogger(config.console, 0))] if ranks.is_first else []
     with StopSignals(), _mirror(config, folder, ranks), run_status(folder, ranks.rank):
         with TelemetryHub(loggers, Level.off) as hub:

@@ -25,6 +25,7 @@ from esper.devices import resolve_devices
 from esper.preemption import SIGNALS, Preempted, StopSignals
 from esper.ranks import ALONE, Placement, connected, outside_placement
 from esper.runs import RunFolder, RunState
+from esper.terminal import say
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 2.0
@@ -195,7 +196,7 @@ def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devic
     if folder.status_file.exists():
         folder.status(RunState.FAILED, rank=rank, traceback=failure.get("traceback", message))
     if failure:
-        print(failure["traceback"], file=sys.stderr, flush=True)
+        say(failure["traceback"], stderr=True)
     checkpoint = folder.last_checkpoint
     kept = f"; resume={folder.path} goes on from {checkpoint}" if checkpoint.exists() else ""
     ended = "" if alone else "; the other ranks were ended"

@@ -1,23 +1,28 @@
-"""Being asked to end: a signal is heeded at the next safe point, and all ranks end at the same one."""
+"""Being asked to end: a signal is heeded at the next safe point, and all ranks end at the same one.
+
+Nothing is imported here that takes long, so that a process can begin by listening.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from esper.ranks import Ranks
+if TYPE_CHECKING:
+    from esper.ranks import Ranks
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Requests to end: a scheduler's, and Ctrl-C."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Requests to end: a scheduler's, Ctrl-C, and a terminal that is closed."""
 
 
 class Preempted(SystemExit):
     """A run ends because it was asked to, and can be continued.
 
-    Ends the process with code 128 + the signal's number: 143 for SIGTERM, 130 for SIGINT.
+    Ends the process with code 128 + the signal's number: 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP.
 
     Attributes:
         number: of the signal.
@@ -30,8 +35,23 @@ class Preempted(SystemExit):
         self.number = number
 
 
+def heard() -> tuple[signal.Signals, ...]:
+    """Those of the requests to which this process listens: after ``nohup`` it outlives its terminal."""
+    return tuple(number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
+
+
+def leave_on_request() -> None:
+    """End this process at once, without a word, when it is asked to: as long as it has nothing to lose."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        os._exit(128 + number)
+
+    for number in heard():
+        signal.signal(number, leave)
+
+
 class StopSignals:
-    """While entered, SIGTERM and SIGINT raise :class:`Preempted`, at once or, inside :meth:`deferred`, when it suits.
+    """While entered, a request to end raises :class:`Preempted`, at once or, inside :meth:`deferred`, when it suits.
 
     In another thread than the main one it hears nothing: whoever started the thread ends it.
 
@@ -62,7 +82,7 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         try:
-            self._before = {number: signal.signal(number, self._heed) for number in SIGNALS}
+            self._before = {number: signal.signal(number, self._heed) for number in heard()}
         except ValueError:  # not the main thread of its process, as under some launchers
             self._before = {}
         return self

@@ -11,18 +11,20 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from esper.config import UsageError, from_yaml
-from esper.config.entries import ENTRIES
-from esper.launch import PEER_LOST, run_rank
 from esper.preemption import Preempted
-from esper.ranks import PeerLost, Placement
-from esper.runs import RunFolderError, write_atomic
+from esper.process import start
 
 INTERRUPTED = 130
 
 
 def main() -> None:
     """Take part in a run; leave a record of a failure where the orders say."""
+    # Imported here, so that the process listens before it imports what takes long.
+    from esper.config import from_yaml
+    from esper.config.entries import ENTRIES
+    from esper.launch import PEER_LOST, run_rank
+    from esper.ranks import PeerLost, Placement
+
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a scheduler sends it to all, and means whoever started this one
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_launcher, daemon=True).start()
@@ -46,6 +48,9 @@ def main() -> None:
 
 
 def _record(path: Path, error: BaseException) -> None:
+    from esper.config import UsageError
+    from esper.runs import RunFolderError, write_atomic
+
     record: dict[str, Any] = {
         "message": str(error) or type(error).__name__,
         "refused": type(error).__name__ if isinstance(error, UsageError | RunFolderError) else None,
@@ -68,4 +73,4 @@ def _leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    start("esper.rank")

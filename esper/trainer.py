@@ -34,6 +34,7 @@ from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.escalation import Escalation
 from esper.telemetry.events import NonFiniteUpdate, RatioExplosion, from_state
 from esper.telemetry.hub import TelemetryHub
+from esper.terminal import say
 from esper.transfer import take_over
 
 
@@ -258,7 +259,7 @@ class Trainer:
         """Start from another run's policy, and say what stayed as initialised."""
         left = take_over(source, self.policy, self.normaliser, self.config.checkpoint.partial)
         if left and self.ranks.is_first and self.config.telemetry.console != "off":
-            print(f"checkpoint.partial: as initialised stay {', '.join(left)}", flush=True)
+            say(f"checkpoint.partial: as initialised stay {', '.join(left)}")
 
     def _go_on(self, start: Start) -> None:
         """Take up the state of a checkpoint."""

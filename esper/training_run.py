@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from esper.build import Laboratory, build_laboratory
 from esper.closing import closing_report
 from esper.comparison import compare
@@ -31,6 +29,7 @@ from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.hub import Logger, TelemetryHub
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
 from esper.telemetry.wandb_mirror import mirrored
+from esper.terminal import say
 from esper.trainer import Trainer
 
 
@@ -135,7 +134,7 @@ def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Membe
 
 def _say(config: Config, lines: Sequence[str]) -> None:
     if config.telemetry.console != "off":
-        Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        say(*lines)
 
 
 def _evaluation_twins(laboratory: Laboratory, trainer: Trainer, hub: TelemetryHub) -> TwinCache | None:

@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 
-from rich.console import Console
-
 from esper.build import Laboratory
 from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Console as ConsoleMode
@@ -18,6 +16,7 @@ from esper.telemetry.choices_plot import choice_map
 from esper.telemetry.evaluation_view import OF_TEXT, EvaluationRow, evaluation_tables, write_csv
 from esper.telemetry.frontier_plot import ACCURACY, BITS, FrontierPoint, frontier
 from esper.telemetry.timeline_plot import slot_timeline
+from esper.terminal import console, say
 
 NEVER = "never"
 
@@ -149,27 +148,25 @@ def _print(
     way: float | None,
     wall_seconds: float,
 ) -> None:
-    console = Console()
-    console.print(evaluation_tables(rows, "held-out hosts"))
+    console().print(evaluation_tables(rows, "held-out hosts"))
     lines = [
         f"  {row.family}: {', '.join(f'{name} {100 * share:.0f} %' for name, share in row.kept.items())}"
         for row in families
         if row.controller == LEARNED
     ]
     if lines:
-        console.print("\n".join(["what the learned controller kept, by family:", *lines]), highlight=False)
+        say("what the learned controller kept, by family:", *lines)
     idle = second_nevers(rows)
     if idle:
-        console.print(
+        console().print(
             f"kept nothing on any host, so no rival but a second {NEVER!r}: {', '.join(idle)}",
             style="bold yellow",
-            highlight=False,
             soft_wrap=True,
         )
     if way is not None:
-        console.print(f"from the best fixed schedule (0 %) to the oracle (100 %): {100 * way:.0f} %", highlight=False)
+        say(f"from the best fixed schedule (0 %) to the oracle (100 %): {100 * way:.0f} %")
     minutes, seconds = divmod(round(wall_seconds), 60)
-    console.print(f"{minutes} min {seconds} s; everything is in {folder.path}", highlight=False, soft_wrap=True)
+    say(f"{minutes} min {seconds} s; everything is in {folder.path}")
 
 
 def second_nevers(rows: Sequence[EvaluationRow]) -> list[str]:

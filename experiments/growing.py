@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from esper.actions import HEADS
+from esper.telemetry.drawing import Figure
 from esper.telemetry.records import read_jsonl
 from experiments.jobs import Job
 from experiments.tables import between_markers, interval
@@ -211,7 +211,8 @@ def _number(value: float | None, spec: str) -> str:
 
 def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> None:
     """Training return against environment epochs, a line per run seed, beside what controls earn on held-out hosts."""
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
     levels = {row["name"]: row["episode_return"]["estimate"] for row in result["controllers"]}
     for name, style in LEVELS:
         if name in levels:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,8 +37,10 @@ from esper.config.sweep import Planner
 from esper.config.sweep_run import require_finished, run_sweep
 from esper.config.sweep_task import JobWork
 from esper.continuation import AUTO, interrupted_run, saved_config, saved_text
+from esper.preemption import StopSignals
 from esper.ranks import outside_placement
 from esper.runs import RunFolder, RunFolderError
+from esper.terminal import say
 
 Check = Callable[[Any], None]
 """Takes a configuration of the entry point's schema."""
@@ -60,7 +61,7 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
         check: raises ``ValueError`` for a configuration that cannot run, before anything is made on disk.
     """
     arguments = get_args_parser().parse_args()
-    with _one_line_errors():
+    with StopSignals(), _one_line_errors():
         if not (arguments.help or arguments.hydra_help or arguments.shell_completion or arguments.info):
             placement = outside_placement()
             if placement is not None and arguments.multirun:
@@ -90,7 +91,8 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
         with _one_line_errors():
             task(load(cfg, entry.schema), run_dir)
 
-    job()
+    with StopSignals():
+        job()
 
 
 def _follow(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Check) -> None:
@@ -109,7 +111,7 @@ def _one_line_errors() -> Iterator[None]:
     except (UsageError, RunError, RunFolderError) as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", stderr=True)
         # Not an Exception, so that Hydra does not report it a second time.
         raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
 

@@ -24,6 +24,7 @@ from esper.config.sweep_task import JobWork, SweepTask, this_process
 from esper.preemption import SIGNALS, StopSignals
 from esper.runs import RunCondition, RunFolder
 from esper.telemetry.sweep_view import JobRow, print_sweep
+from esper.terminal import say
 
 WAITING = {RunCondition.EMPTY: "new", RunCondition.INTERRUPTED: "to be continued", RunCondition.FAILED: "to be retried"}
 PATIENT = "hydra_submitit_launcher"
@@ -71,10 +72,10 @@ def _announce(sweep_dir: Path, jobs: Sequence[SweepJob], conditions: dict[int, R
     counts = Counter(names[condition] for condition in conditions.values())
     counts["refused"] = len(jobs) - len(conditions)
     parts = [f"{count} {name}" for name, count in counts.items() if count]
-    print(f"sweep {sweep_dir}: {len(jobs)} job{'s'[: len(jobs) != 1]}, {', '.join(parts)}", flush=True)
+    say(f"sweep {sweep_dir}: {len(jobs)} job{'s'[: len(jobs) != 1]}, {', '.join(parts)}")
     for job in jobs:
         if job.refusal is not None:
-            print(f"job {job.number} ({job.label}) is left out: {job.refusal}", flush=True)
+            say(f"job {job.number} ({job.label}) is left out: {job.refusal}")
 
 
 def _launch(

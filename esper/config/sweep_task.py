@@ -26,6 +26,7 @@ from esper.config.store import load
 from esper.continuation import AUTO
 from esper.preemption import SIGNALS, Preempted, StopSignals
 from esper.runs import RunCondition, RunFolder, RunFolderError, RunState
+from esper.terminal import say, secure
 
 PREEMPTING = signal.SIGUSR2
 """What submitit sends, or asks Slurm to send, before a time limit; with ``scancel --signal=USR2 <job>`` anybody can."""
@@ -75,6 +76,7 @@ class SweepTask:
     ending: Path
 
     def __call__(self, cfg: DictConfig) -> None:
+        secure()  # a launcher's process is not begun by Esper
         run_dir = Path(HydraConfig.get().runtime.output_dir)
         config = load(cfg, ENTRIES[self.entry].schema)
         folder = RunFolder(run_dir)
@@ -101,7 +103,7 @@ def _report(folder: RunFolder, error: Exception) -> None:
     if ours and not told:
         folder.status(RunState.FAILED, traceback=traceback.format_exc())
     shown = str(error) if isinstance(error, UsageError | RunError | RunFolderError) else traceback.format_exc()
-    print(f"error: {folder.path.name}: {shown}", file=sys.stderr, flush=True)
+    say(f"error: {folder.path.name}: {shown}", stderr=True)
 
 
 @contextmanager

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
 
 from esper.config.checks import known
 from esper.report.compose import PAGE, Report, gather, write
 from esper.report.folders import is_run
 from esper.report.numbers import SCORES, STATISTICS
 from esper.report.tables import terminal_table
+from esper.terminal import console, say
 
 EPILOG = """\
 examples:
@@ -37,13 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         heat = tuple(arguments.heat_map) if arguments.heat_map else None
         report = gather(roots, statistic=arguments.statistic, score=arguments.score, heat=heat)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", stderr=True)
         return 2
     title = arguments.title or " and ".join(root.resolve().name for root in roots)
     try:
         page = write(report, out, title)
     except OSError as error:
-        print(f"error: the report cannot be written to {out} ({error.strerror or error})", file=sys.stderr)
+        say(f"error: the report cannot be written to {out} ({error.strerror or error})", stderr=True)
         return 1
     _print(report, page)
     return 0
@@ -103,11 +101,10 @@ def _out(text: str | None, roots: Sequence[Path]) -> Path:
 
 
 def _print(report: Report, page: Path) -> None:
-    console = Console()
     if report.sweep.configurations:
-        console.print(terminal_table(report.sweep, report.statistic, report.score))
+        console().print(terminal_table(report.sweep, report.statistic, report.score))
     for folder in report.evaluations:
-        console.print(f"evaluation {folder.path}: {folder.state}", markup=False, highlight=False, soft_wrap=True)
+        say(f"evaluation {folder.path}: {folder.state}")
     for note in report.notes:
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+        say(f"note: {note}")
+    say(f"report: {page}")

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from esper.report import figures, tables
 from esper.report.folders import EvaluationFolder, Run, find, read
 from esper.report.grouping import Configuration, Sweep, arrange
@@ -17,6 +15,7 @@ from esper.report.page import Content, Picture, all_runs, html
 from esper.report.timelines import timeline
 from esper.report.vector import to_svg
 from esper.runs import RunState
+from esper.telemetry.drawing import Figure
 from esper.telemetry.palette import OP_COLOURS, STAGE_COLOURS
 from esper.telemetry.plots import save
 from esper.telemetry.view import CHOICE_SHARE, NEVER, RETURN, STAGE_SHARE, VAL

@@ -10,14 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from esper.report.grouping import Configuration, Sweep
 from esper.report.numbers import Curve, Quantity, curve, estimate, over_seeds, tail_mean
+from esper.telemetry.drawing import Axes, Figure, MaxNLocator, Normalize, PercentFormatter, colormaps
 from esper.telemetry.palette import NEVER_COLOUR
 from esper.telemetry.plots import INK, style
 

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-
 from esper.report.figures import WIDTH, plain
 from esper.report.folders import LEARNED, Run, parse
 from esper.report.grouping import Configuration
 from esper.report.numbers import Quantity
 from esper.runs import RunFolder, RunState
+from esper.telemetry.drawing import Figure, Patch
 from esper.telemetry.palette import STAGE_COLOURS
 from esper.telemetry.plots import INK, style
 from esper.telemetry.slot_trace import DORMANT, KINDS, Episode, SlotTrace

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import re
 
-import matplotlib
-from matplotlib.figure import Figure
-
+from esper.telemetry.drawing import Figure, rc_context
 from esper.telemetry.plots import INK
 
 THEME = {
@@ -32,7 +30,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
         description: read to those who do not see it.
     """
     target = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(target, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = target.getvalue()
     text = text[text.index("<svg") :]

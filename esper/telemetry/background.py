@@ -77,8 +77,10 @@ class InBackground:
             raise TimeoutError(f"more than {self._calls.maxsize} records behind") from None
 
     def _raise(self) -> None:
-        if self._error is not None:
+        if isinstance(self._error, Exception):
             raise self._error
+        if self._error is not None:  # it ended its thread, which must not end this one
+            raise RuntimeError(f"it ended with {type(self._error).__name__}") from self._error
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from esper.slots import sort_slot_ids
+from esper.telemetry.drawing import Axes, Figure, PercentFormatter
 from esper.telemetry.plots import INK, save, style
 
 NOTHING = "nothing"

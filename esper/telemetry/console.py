@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from esper.telemetry.events import Anomaly, Event, HostCrashed, NonFiniteUpdate, RatioExplosion
 from esper.telemetry.records import Metrics
 from esper.telemetry.view import clock, live_table, plain_line
+from esper.terminal import console as terminal
 
 MODES: tuple[str, ...] = ("auto", "live", "plain", "off")
 
@@ -48,7 +49,7 @@ class ConsoleLogger:
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"unknown console mode {mode!r}: choose one of {', '.join(MODES)}")
-        self._console = console or Console()
+        self._console = console or terminal()
         self._num_iterations = num_iterations
         self._now = now
         self._mark = now()
@@ -118,22 +119,23 @@ class _LiveView:
 
     def __init__(self, console: Console, num_iterations: int) -> None:
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(30),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
+            TextColumn("{task.fields[notices]}", style="red", markup=False),
             console=console,
         )
-        self._iterations = self._progress.add_task("iteration", total=num_iterations, note="")
+        self._iterations = self._progress.add_task("iteration", total=num_iterations, note="", notices="")
         self._stages: dict[str, TaskID] = {}
         self._history: deque[Metrics] = deque(maxlen=HISTORY)
         self._live = Live(self._progress, console=console, refresh_per_second=4)
 
     def show(self, iteration: int, metrics: Metrics, eta: float | None, notices: str) -> None:
         self._clear_stages()
-        note = f"eta {clock(eta)}" + (f"  [red]! {notices}[/]" if notices else "")
-        self._progress.update(self._iterations, completed=iteration, note=note)
+        shown = notices and f"! {notices}"
+        self._progress.update(self._iterations, completed=iteration, note=f"eta {clock(eta)}", notices=shown)
         self._history.append(dict(metrics))
         # A new renderable each time: the drawing thread never sees one that is being changed.
         self._live.update(Group(self._progress, "", live_table(self._history)))
@@ -142,7 +144,7 @@ class _LiveView:
     def stage(self, message: str, done: int, total: int) -> None:
         if message not in self._stages:
             self._clear_stages()
-            self._stages[message] = self._progress.add_task(message, total=total, note="")
+            self._stages[message] = self._progress.add_task(message, total=total, note="", notices="")
         self._progress.update(self._stages[message], completed=done, total=total)
         self._live.start(refresh=True)
 

@@ -8,14 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.text import Annotation
-from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
-from matplotlib.transforms import Bbox
 
 from esper.statistics import Interval
+from esper.telemetry.drawing import (
+    Annotation,
+    Axes,
+    Bbox,
+    Figure,
+    FigureCanvasAgg,
+    MaxNLocator,
+    PercentFormatter,
+    StrMethodFormatter,
+)
 from esper.telemetry.palette import CONTROLLER_COLOUR, NEVER_COLOUR
 from esper.telemetry.plots import INK, save, style
 

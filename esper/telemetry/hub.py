@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
@@ -11,6 +10,7 @@ from typing import Protocol, Self
 from esper.runs import final_state
 from esper.telemetry.events import Event, Level
 from esper.telemetry.records import Metrics
+from esper.terminal import say
 
 
 class Logger(Protocol):
@@ -41,7 +41,7 @@ class Logger(Protocol):
 
 
 def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr, flush=True)
+    say(f"warning: {message}", stderr=True)
 
 
 class TelemetryHub:

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from esper.telemetry.drawing import Axes, Figure, MaxNLocator, PercentFormatter
 from esper.telemetry.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS
 from esper.telemetry.view import CHOICE_SHARE, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
 

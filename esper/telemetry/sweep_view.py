@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Self
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from esper.runs import RunCondition, RunFolder
 from esper.telemetry.closing_tables import closing_numbers
 from esper.telemetry.view import clock, number
+from esper.terminal import console, say
 
 MAX_NOTE = 160
 NAMES = {RunCondition.EMPTY: "not started"}
@@ -90,9 +90,8 @@ def print_sweep(sweep_dir: Path, rows: Sequence[JobRow]) -> None:
             number(row.test_accuracy, ".1f", 100),
             clock(row.wall_seconds),
         )
-    console = Console()
-    console.print(table)
+    console().print(table)
     for row in rows:
         if row.condition is not RunCondition.FINISHED:
             note = f": {row.note[:MAX_NOTE]}" if row.note else ""
-            console.print(f"job {row.number}, {row.folder}{note}", markup=False, highlight=False, soft_wrap=True)
+            say(f"job {row.number}, {row.folder}{note}")

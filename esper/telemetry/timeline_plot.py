@@ -10,15 +10,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, PercentFormatter
-
 from esper.blueprints import blueprint_ids
 from esper.lifecycle import Stage
+from esper.telemetry.drawing import Artist, Axes, Figure, Line2D, MaxNLocator, Patch, PercentFormatter
 from esper.telemetry.palette import CONTROLLER_COLOUR, NEVER_COLOUR, STAGE_COLOURS
 from esper.telemetry.plots import INK, save, style
 from esper.telemetry.timeline import EpisodeTimeline

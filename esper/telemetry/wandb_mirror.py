@@ -11,7 +11,6 @@ import json
 import math
 import re
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -21,6 +20,7 @@ from esper.telemetry.closing_tables import PlainTable, closing_numbers, controll
 from esper.telemetry.events import Event
 from esper.telemetry.hub import Logger
 from esper.telemetry.records import Metrics
+from esper.terminal import say
 
 if TYPE_CHECKING:
     import wandb
@@ -96,7 +96,7 @@ class WandbLogger:
 
 
 def _warn(message: str) -> None:
-    print(f"warning: W&B: {message}", file=sys.stderr, flush=True)
+    say(f"warning: W&B: {message}", stderr=True)
 
 
 @contextlib.contextmanager

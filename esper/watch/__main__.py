@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esper.watch.cli import main
+from esper.process import start
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(start("esper.watch.cli"))

@@ -6,7 +6,6 @@ Exit codes: 0 the run finished or still runs, 1 it failed, 2 bad request, 3 it w
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from rich.live import Live
 from esper.report.folders import KILLED, find
 from esper.runs import RunState
 from esper.telemetry.view import plain_line
+from esper.terminal import console as terminal
+from esper.terminal import say
 from esper.watch.progress import Progress
 from esper.watch.screen import screen
 
@@ -40,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = _folder(arguments.folder)
         if not 0.05 <= arguments.interval <= 3600:
             raise ValueError(f"--interval must be between 0.05 and 3600 seconds, got {arguments.interval:g}")
-        return watch(Progress(path), Console(), interval=arguments.interval, once=arguments.once)
+        return watch(Progress(path), terminal(), interval=arguments.interval, once=arguments.once)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", stderr=True)
         return BAD_REQUEST
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -14,6 +14,7 @@ from statistics import mean, stdev
 
 from esper.lifecycle.stages import REASONS, Reason
 from esper.telemetry.records import read_jsonl
+from esper.terminal import secure
 from experiments.jobs import Job, make
 
 SEEDS = (0, 1, 2)
@@ -125,4 +126,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

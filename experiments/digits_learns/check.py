@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from esper.telemetry.records import read_jsonl
+from esper.terminal import secure
 
 RIVALS = ("never", "random", "heuristic")
 
@@ -62,4 +63,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from esper.config.evaluate import DEFAULT_CONTROLLERS
+from esper.terminal import secure
 from experiments.growing import Study, from_command_line
 
 STUDY = Study(
@@ -16,4 +17,5 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
+    secure()
     from_command_line(STUDY)

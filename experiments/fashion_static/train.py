@@ -19,6 +19,7 @@ from esper.config import compose
 from esper.envs.instances import Instance, InstancePool
 from esper.population import GrowthStage, evaluate, train_epoch
 from esper.rng import generator
+from esper.terminal import secure
 
 CONTROLS = ("nothing", "conv_light", "conv_heavy")
 
@@ -97,4 +98,5 @@ def plant(laboratory: Laboratory, population, instances: list[Instance], control
 
 
 if __name__ == "__main__":
+    secure()
     sys.exit(main())

@@ -23,6 +23,7 @@ from esper.controllers import Controller, PlannedGermination, Schedule, Static, 
 from esper.devices import keep_freed_memory
 from esper.envs.instances import InstancePool
 from esper.runs import environment_info
+from esper.terminal import secure
 from experiments.tables import between_markers
 
 HERE = Path(__file__).parent
@@ -177,4 +178,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.config.evaluate import DEFAULT_CONTROLLERS
+from esper.terminal import secure
 from experiments.growing import Study, from_command_line
 from experiments.tables import between_markers, interval
 
@@ -76,4 +77,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

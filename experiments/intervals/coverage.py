@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from esper.statistics import Statistic, crossed_bootstrap, iqm, mean, times_drawn
+from esper.terminal import secure
 
 NUM_INSTANCES = 64
 FAMILY_MEANS = torch.tensor((0.0, 8.0, 3.0, 6.0, 2.0, -1.0, 5.0), dtype=torch.float64)
@@ -177,4 +178,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

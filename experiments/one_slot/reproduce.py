@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from esper.terminal import secure
 from experiments.growing import Study, from_command_line
 
 STUDY = Study(
@@ -20,4 +21,5 @@ STUDY = Study(
 )
 
 if __name__ == "__main__":
+    secure()
     from_command_line(STUDY)

@@ -23,6 +23,7 @@ from esper.envs.features import feature_table
 from esper.envs.instances import InstancePool
 from esper.population import PROBE_NAMES
 from esper.runs import environment_info
+from esper.terminal import secure
 from experiments.tables import between_markers
 
 README = Path(__file__).parent / "README.md"
@@ -90,4 +91,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

@@ -9,11 +9,12 @@ import json
 from pathlib import Path
 from statistics import mean, stdev
 
-import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 
+from esper.telemetry.drawing import Figure
 from esper.telemetry.records import read_jsonl
+from esper.terminal import secure
 from experiments.jobs import Job, make
 
 SEEDS = (0, 1, 2)
@@ -55,7 +56,8 @@ def main() -> None:
     make([job("[cpu]", seed) for seed in SEEDS], at_once=2)
     make([job("[cpu,cpu]", seed) for seed in SEEDS])
     print("| devices | iterations 1-5 | 6-10 | 11-15 | held-out hosts |\n|" + "---|" * 5)
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     for devices, colour in zip(DEVICES, COLOURS, strict=True):
         curves = np.stack([curve(devices, seed) for seed in SEEDS])
         columns = [curves[:, begin : begin + 5].mean(1).tolist() for begin in (0, 5, 10)]
@@ -71,4 +73,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

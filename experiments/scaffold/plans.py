@@ -21,6 +21,7 @@ from esper.controllers import PlannedGermination, Schedule
 from esper.devices import keep_freed_memory
 from esper.envs.instances import InstancePool
 from esper.runs import environment_info
+from esper.terminal import secure
 from experiments.scaffold.reproduce import STUDY, WORDS
 from experiments.tables import between_markers
 
@@ -69,4 +70,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

@@ -22,6 +22,7 @@ from esper.lifecycle import Stage
 from esper.population.probes import PROBE_NAMES
 from esper.ppo.buffer import RolloutBatch
 from esper.rng import generator
+from esper.terminal import secure
 from experiments.surrogate.growth import (
     FAMILIES,
     NUM_EPOCHS,
@@ -275,4 +276,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

@@ -16,13 +16,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
 from esper.rng import generator
 from esper.runs import RunFolder
 from esper.statistics import crossed_bootstrap
+from esper.telemetry.drawing import Figure
+from esper.terminal import secure
 from experiments.growing import curves, evaluate
 from experiments.growth_pays.reproduce import STUDY
 from experiments.jobs import Job, make
@@ -165,7 +166,8 @@ def judge(jobs: Sequence[Job], never: Scores) -> dict[int, Scores]:
 
 def figure(looks: dict[int, Scores], rivals: dict[str, Scores], minutes: float) -> None:
     """Held-out return against minutes of training, so many an iteration."""
-    canvas, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    canvas = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = canvas.subplots()
     for name, style in LEVELS.items():
         level = float(rivals[name].columns["episode_return"].mean())
         axes.axhline(level, color="0.45", linestyle=style, linewidth=1, label=name)
@@ -208,4 +210,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()

@@ -17,6 +17,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from esper.telemetry.records import read_jsonl
+from esper.terminal import secure
 from experiments.jobs import GO_ON, QUIET
 
 RETURN = "charts/episodic_return"
@@ -158,4 +159,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    secure()
     main()
