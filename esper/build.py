@@ -158,7 +158,7 @@ def instance_pool(config: Config, task: TaskData, split: str) -> InstancePool:
         host_family=config.host.name,
         num_blocks=config.host.num_blocks,
         num_classes=task.num_classes,
-        num_few_classes=instances.num_few_classes,
+        num_few_classes=instances.classes_kept(task.num_classes),
         data_fraction=instances.data_fraction,
         label_noise_rate=instances.label_noise_rate,
     )

@@ -104,8 +104,8 @@ class InstancesConfig:
     """Instances kept for evaluation; disjoint from the training ones."""
     alive_channels: int = 2
     """Channels that a starved block keeps."""
-    num_few_classes: int = 4
-    """Classes that remain in the ``few_classes`` family."""
+    num_few_classes: int | None = None
+    """Classes that remain in the ``few_classes`` family; null = 4, or all but one where the task has no more."""
     data_fraction: float = 0.1
     """Share of the training samples that remain in the ``few_samples`` family."""
     label_noise_rate: float = 0.3
@@ -120,10 +120,15 @@ class InstancesConfig:
         at_least("instances.num_train", self.num_train, 1)
         at_least("instances.num_held_out", self.num_held_out, 1)
         at_least("instances.alive_channels", self.alive_channels, 1)
-        at_least("instances.num_few_classes", self.num_few_classes, 2)
+        if self.num_few_classes is not None:
+            at_least("instances.num_few_classes", self.num_few_classes, 2)
         for key in ("data_fraction", "label_noise_rate"):
             positive(f"instances.{key}", getattr(self, key))
             at_most(f"instances.{key}", getattr(self, key), "all of them", 1)
+
+    def classes_kept(self, num_classes: int) -> int:
+        """Classes that remain of so many in the ``few_classes`` family, at least two."""
+        return max(2, min(4, num_classes - 1)) if self.num_few_classes is None else self.num_few_classes
 
     def mixes(self) -> dict[str, dict[str, float]]:
         """The mixes of families that were given, by key."""

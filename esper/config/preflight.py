@@ -74,7 +74,6 @@ def _check_host(config: Config) -> None:
     _check_task(config, task)
     built = build_task_host(config, task)
     _check_families(config, task)
-    at_most("instances.num_few_classes", config.instances.num_few_classes, "classes of the task", task.num_classes)
     try:
         chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
     except ValueError as error:
@@ -103,12 +102,41 @@ def _check_task(config: Config, task: TaskData) -> None:
 
 
 def _check_families(config: Config, task: TaskData) -> None:
-    """Refuse host families that lack classes where there are none."""
-    name = config.task.name
-    for mix, families in config.instances.mixes().items() if task.kind == "tokens" else ():
-        for family in (family for family, weight in families.items() if weight):
-            if parse_faults(family).few_classes:
-                raise ValueError(f"{mix}.{family} is about classes of images; {name} has text (weight 0 leaves it out)")
+    """Refuse host families that lack classes where there are none, or too few, or no samples of those that are left."""
+    few = [
+        f"{mix}.{family}"
+        for mix, families in config.instances.mixes().items()
+        for family, weight in families.items()
+        if weight and parse_faults(family).few_classes
+    ]
+    if not few:
+        return
+    if task.kind == "tokens":
+        raise ValueError(f"{few[0]} is about classes of images; {config.task.name} has text (weight 0 leaves it out)")
+    at_most(
+        "instances.num_few_classes",
+        config.instances.classes_kept(task.num_classes),
+        f"classes of the task; {few[0]}=0 leaves such hosts out",
+        task.num_classes,
+    )
+    _check_classes(config, task)
+
+
+def _check_classes(config: Config, task: TaskData) -> None:
+    """Refuse splits in which an instance of few classes would have no sample."""
+    # Imported here: it builds on much that help and errors of use must not wait for.
+    from esper.build import instance_pool
+    from esper.envs.instances import SPLITS
+
+    present = {name: set(split.targets.tolist()) for name, split in task.splits().items()}
+    for instance in (instance for split in SPLITS for instance in instance_pool(config, task, split)):
+        for name, there in present.items():
+            if instance.classes is not None and there.isdisjoint(instance.classes):
+                classes, holder = ", ".join(map(str, instance.classes)), f"{instance.split} instance {instance.index}"
+                raise ValueError(
+                    f"instances.num_few_classes={len(instance.classes)}: {name} of task {config.task.name} has no "
+                    f"sample of classes {classes}, all that {holder} has: keep more classes or more samples"
+                )
 
 
 def _check_fits(key: str, blueprint: str, host_family: str, places: Sequence[Place]) -> None:

@@ -88,7 +88,7 @@ class InstancePool:
             split: ``train`` or ``held_out``. No two instances of both together share a seed.
             host_family, num_blocks: of the host.
             num_classes: of the task.
-            num_few_classes: classes that an instance of ``few_classes`` keeps, drawn per instance.
+            num_few_classes: classes that an instance of ``few_classes`` keeps, drawn per instance; at least 2.
             data_fraction: share of the training samples that one of ``few_samples`` keeps.
             label_noise_rate: share of the training labels that are wrong in one of ``label_noise``.
             base_seed: another pool of the same kind; not the run's seed, or runs would not be comparable.
@@ -101,7 +101,8 @@ class InstancePool:
             raise ValueError(f"unknown instance split {split!r}; known: {', '.join(SPLITS)}")
         if count < 1:
             raise ValueError(f"a pool needs at least 1 instance, not {count}")
-        if not 2 <= num_few_classes <= num_classes:
+        few = any(weight and parse_faults(family).few_classes for family, weight in families.items())
+        if few and not 2 <= num_few_classes <= num_classes:
             raise ValueError(
                 f"num_few_classes={num_few_classes} must be from 2 to {num_classes}, the classes there are"
             )
@@ -210,7 +211,7 @@ def instance_data(task: TaskData, instance: Instance) -> InstanceData:
     if task.kind == "tokens" and instance.classes is not None:
         raise ValueError(f"family {instance.family!r} is about classes of images; task {task.name} has text")
     found = []
-    for name, split in (("train", task.train), ("val", task.val), ("test", task.test)):
+    for name, split in task.splits().items():
         counts = split.num_targets()
         if instance.classes is not None:
             counts = counts * torch.isin(split.targets, torch.tensor(instance.classes, device=split.targets.device))

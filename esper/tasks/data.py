@@ -102,12 +102,14 @@ class TaskData:
         train: host training.
         val: reward and observations.
         test: final scores only.
-        num_classes: targets are 0 to num_classes - 1; for text the size of the vocabulary.
+        num_classes: targets are 0 to num_classes - 1; for text the size of the vocabulary. At least 2: who can say but
+            one thing is always right.
         version: changes whenever the same name would mean other numbers.
         mean, std: of the training pixels ``float32 [C, 1, 1]``, for ``uint8`` images; nothing for others.
 
     Raises:
-        ValueError: splits of different kind or shape, a target out of range, or pixels without mean and deviation.
+        ValueError: splits of different kind or shape, fewer than two classes, a target out of range, or pixels without
+            mean and deviation.
     """
 
     name: str
@@ -120,7 +122,12 @@ class TaskData:
     std: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for split_name, split in (("train", self.train), ("val", self.val), ("test", self.test)):
+        if self.num_classes < 2:
+            raise ValueError(
+                f"task {self.name} has num_classes={self.num_classes}: there is nothing to tell apart, nor to learn; a "
+                "task needs at least 2 classes"
+            )
+        for split_name, split in self.splits().items():
             if split.inputs.shape[1:] != self.train.inputs.shape[1:] or split.inputs.dtype != self.train.inputs.dtype:
                 raise ValueError(
                     f"{self.name} {split_name} inputs are {split.inputs.dtype} {list(split.inputs.shape[1:])}, "
@@ -135,6 +142,10 @@ class TaskData:
         pixels = self.kind == "images" and self.train.inputs.dtype == torch.uint8
         if pixels != (self.mean is not None) or pixels != (self.std is not None):
             raise ValueError(f"{self.name}: mean and std belong to uint8 images, and only to them")
+
+    def splits(self) -> dict[str, Split]:
+        """All three, by name."""
+        return {"train": self.train, "val": self.val, "test": self.test}
 
     @property
     def kind(self) -> Kind:

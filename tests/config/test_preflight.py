@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 
 import esper.precision
+from esper.build import instance_pool
 from esper.config import Config, compose
 from esper.config.errors import explain
 from esper.config.preflight import preflight
 from esper.devices import resolve_devices
 from esper.precision import AUTOCAST_DTYPES, check_amp, supported
+from esper.tasks import TASKS, Split, TaskData, TaskOptions, load_task
+
+
+def tiny_task(options: TaskOptions, *, num_classes: int) -> TaskData:
+    """As few classes as asked for, and two images of each in each split."""
+    targets = torch.arange(2 * num_classes) % num_classes
+    images = torch.rand(len(targets), 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    split = Split(images, targets)
+    return TaskData(name="tiny", version=1, train=split, val=split, test=split, num_classes=num_classes)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 4, 5])
+def test_tasks_of_few_classes_pass_and_keep_all_but_one_in_the_family_of_few(
+    num_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, "tiny", partial(tiny_task, num_classes=num_classes))
+    monkeypatch.setattr("esper.tasks._loaded", {})
+    config = compose("task.name=tiny", "+instances.families={few_classes: 1}")
+    preflight(config)
+    pool = instance_pool(config, load_task("tiny"), "train")
+    assert {len(instance.classes or ()) for instance in pool} == {max(2, num_classes - 1)}
+    preflight(
+        compose("task.name=tiny", "+instances.families={intact: 1, few_classes: 0}", "instances.num_few_classes=9")
+    )
+    with pytest.raises(ValueError, match=rf"must be at most {num_classes} \(classes of the task; .*, got 9"):
+        preflight(compose("task.name=tiny", "instances.num_few_classes=9"))
+
+
+def test_a_task_of_one_class_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASKS, "tiny", partial(tiny_task, num_classes=1))
+    with pytest.raises(ValueError, match=r"^task tiny has num_classes=1: .*; a task needs at least 2 classes$"):
+        preflight(compose("task.name=tiny"))
 
 
 @pytest.mark.parametrize("preset", ["digits", "digits_deep", "digits_natural", "digits_pays", "smoke"])
@@ -67,7 +101,14 @@ def test_presets_pass(preset: str) -> None:
             ["observation.slot_probes=[effective_rank,dead]"],
             "observation.slot_probes: unknown 'dead'; choose from dead_channels, effective_rank, log_gradient_norm,",
         ),
-        (["instances.num_few_classes=11"], "instances.num_few_classes must be at most 10 (classes of the task), got"),
+        (
+            ["instances.num_few_classes=11"],
+            "must be at most 10 (classes of the task; instances.families.few_classes=0 leaves such hosts out), got 11",
+        ),
+        (
+            ["task.max_samples=1", "instances.num_few_classes=9"],
+            "instances.num_few_classes=9: val of task digits has no sample of classes ",
+        ),
         (["devices=99"], "devices=99: 99 is not there; visible: cpu"),
     ],
 )

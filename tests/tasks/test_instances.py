@@ -237,6 +237,8 @@ def test_other_bad_values_are_refused() -> None:
         pool(count=0)
     with pytest.raises(ValueError, match="num_few_classes=11 must be from 2 to 10"):
         InstancePool.build(FAMILIES, 4, "train", host_family="cnn", num_blocks=3, num_classes=10, num_few_classes=11)
+    without = {**FAMILIES, "few_classes": 0}
+    InstancePool.build(without, 4, "train", host_family="cnn", num_blocks=3, num_classes=10, num_few_classes=11)
     with pytest.raises(ValueError, match="data_fraction=0 must be above 0 and at most 1"):
         one_of("few_samples", data_fraction=0)
     with pytest.raises(ValueError, match=r"label_noise_rate=1.5 must be above 0 and at most 1"):
