@@ -16,20 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict, read_write
+from hydra.version import setbase
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from esper.config.entries import Entry
 from esper.config.errors import RunError, UsageError, refused
+from esper.config.flags import parse_flags
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
 from esper.config.store import VERSION_BASE, load, with_words
@@ -60,9 +62,12 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
             exception is a bug and shows its traceback.
         check: raises ``ValueError`` for a configuration that cannot run, before anything is made on disk.
     """
-    arguments = get_args_parser().parse_args()
+    setbase(VERSION_BASE)
     with StopSignals(), _one_line_errors():
-        if not (arguments.help or arguments.hydra_help or arguments.shell_completion or arguments.info):
+        arguments = parse_flags()
+        if arguments.help or arguments.hydra_help or arguments.info:
+            _compose(arguments, entry)
+        elif not arguments.shell_completion:
             placement = outside_placement()
             if placement is not None and arguments.multirun:
                 raise UsageError(
@@ -72,7 +77,7 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
             if placement is not None and placement.rank > 0 and not arguments.cfg:
                 _follow(arguments, entry, task, check)
                 return
-            if arguments.multirun and not arguments.cfg:
+            if arguments.multirun:
                 if _sweep(arguments, entry, task, check):
                     return
             else:
@@ -81,7 +86,6 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
                         task(config, run_dir)  # without Hydra, which would make another folder
                         return
 
-    @hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name=entry.config_name)
     def job(cfg: DictConfig) -> None:
         run_dir = Path(HydraConfig.get().runtime.output_dir)
         if HydraConfig.get().mode is RunMode.MULTIRUN:
@@ -92,7 +96,13 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
             task(load(cfg, entry.schema), run_dir)
 
     with StopSignals():
-        job()
+        _run_hydra(
+            args=arguments,
+            args_parser=get_args_parser(),
+            task_function=job,
+            config_path=str(CONF_DIR),
+            config_name=entry.config_name,
+        )
 
 
 def _follow(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Check) -> None:
@@ -196,10 +206,20 @@ def _loader(arguments: argparse.Namespace) -> ConfigLoader:
     """Hydra's loader of configurations; to be cleared from its global state after use."""
     search_path = create_config_search_path(str(CONF_DIR))
     if arguments.config_dir is not None:
-        if not Path(arguments.config_dir).is_dir():
-            raise UsageError(f"--config-dir: no such folder {arguments.config_dir!r}")
-        search_path.append("command-line", f"file://{Path(arguments.config_dir).resolve()}")
+        # Where Hydra itself puts it: after Esper's own files, and before the schemas, which must be last.
+        folder = f"file://{Path(arguments.config_dir).resolve()}"
+        search_path.prepend("command-line", folder, anchor=SearchPathQuery(provider="schema"))
     return Hydra.create_main_hydra2(task_name="check", config_search_path=search_path).config_loader
+
+
+def _compose(arguments: argparse.Namespace, entry: Entry) -> None:
+    """Refuse what Hydra could not compose, for flags that only show a configuration."""
+    try:
+        with refused(entry.schema):
+            loader, name = _loader(arguments), arguments.config_name or entry.config_name
+            loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
+    finally:
+        GlobalHydra.instance().clear()
 
 
 def _load_jobs(arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, Path]]:
@@ -213,7 +233,7 @@ def _load_jobs(arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, P
         cfg = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
         if arguments.cfg:
             return []
-        if cfg.hydra.sweeper.get("params"):
+        if cfg.hydra.sweeper.get("params") or cfg.hydra.mode is RunMode.MULTIRUN:
             raise UsageError("this is a sweep of several runs: start it with -m")
         return [_where_it_was(*_load_job(cfg, entry, lambda: Path(cfg.hydra.run.dir)))]
     finally:
@@ -255,6 +275,12 @@ def _sweep_folder(cfg: DictConfig) -> Path:
 
 
 def _load_job(cfg: DictConfig, entry: Entry, run_dir: Callable[[], Path]) -> tuple[Any, Path]:
+    if OmegaConf.get_type(cfg) is not entry.schema:
+        raise UsageError(
+            f"--config-name={cfg.hydra.job.config_name} is no root configuration of this command: let its defaults "
+            f"list begin with {entry.config_name}"
+        )
+
     def read() -> tuple[Any, Path]:
         job = copy.deepcopy(cfg)
         with open_dict(job):

@@ -102,6 +102,8 @@ def _lines(error: BaseException) -> list[str]:
 
 def _missing_config(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if not group and name:
+        return f"--config-name: no {name}.yaml among Esper's own files or in the folder of --config-dir"
     if not group or error.options is None:
         return _lines(error)[0]
     if group == "hydra/launcher" and name in EXTRAS:

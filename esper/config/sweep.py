@@ -6,6 +6,7 @@ seed, and letters that stand for the whole configuration.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,16 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from omegaconf import DictConfig
 
 from esper.config.errors import UsageError, refused
 from esper.config.naming import configuration_letters, letters, readable
 from esper.config.store import to_plain
 from esper.runs import RunFolder, RunState
+
+MAX_JOBS = 10_000
+"""Most jobs of one sweep; each is composed and checked before the first of them runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,9 @@ class Planner:
         hydra = self.master.hydra
         preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
         overrides = OverridesParser.create(self.loader).parse_overrides([*preset, *hydra.overrides.task])
-        swept = {word.get_key_element() for word in overrides if word.is_sweep_override()}
+        sweeps = [word for word in overrides if word.is_sweep_override()]
+        check_size(sweeps)
+        swept = {word.get_key_element() for word in sweeps}
         jobs = BasicSweeper.split_arguments(overrides, None)[0]
         return [(list(job), [word for word in job if word.partition("=")[0] in swept]) for job in jobs]
 
@@ -105,6 +112,34 @@ class Planner:
             cfg.name = f"{readable(swept)}seed{config.seed}-{configuration_letters(to_plain(config))}"
             named.append(f"name={cfg.name}")
         return SweepJob(number=number, words=tuple(named), label=label, run_dir=self.folder_of(cfg))
+
+
+def check_size(sweeps: Sequence[Override]) -> None:
+    """Refuse sweeps without a job, or with more than anybody can mean, before their jobs are listed."""
+    total = 1
+    for word in sweeps:
+        count = _num_values(word)
+        if count == 0:
+            raise UsageError(f"{word.input_line} has no value, so that this sweep has no job: name at least one")
+        total *= count
+        if total > MAX_JOBS:
+            raise UsageError(
+                f"this sweep has {total} jobs or more at {word.input_line}: a sweep has at most {MAX_JOBS}"
+            )
+
+
+def _num_values(word: Override) -> int:
+    """Values that a word sweeps over, none of them made."""
+    asked = word.value()
+    if isinstance(asked, IntervalSweep):
+        raise UsageError(f"{word.input_line}: an interval has no values of its own: say range(...) or choice(...)")
+    if not isinstance(asked, RangeSweep):
+        return sum(1 for _ in word.sweep_iterator())
+    assert asked.start is not None, "the parser asks for both ends"
+    assert asked.stop is not None, "the parser asks for both ends"
+    if not all(map(math.isfinite, (asked.start, asked.stop, asked.step))) or asked.step == 0:
+        raise UsageError(f"{word.input_line}: a range has finite ends, and steps that are not 0")
+    return max(0, math.ceil((asked.stop - asked.start) / asked.step))
 
 
 def mark_refused(job: SweepJob) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import subprocess
 import sys
@@ -13,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.config import Config, UsageError, cli, compose, to_yaml
-from esper.config.entries import TRAIN
+from esper.config import Config, UsageError, compose, to_yaml
 from esper.config.errors import RunError
 from esper.config.paths import CONF_DIR
 from esper.continuation import configuration_hash
@@ -22,42 +20,6 @@ from esper.runs import RunFolder
 
 PRESETS = ", ".join(sorted(path.stem for path in CONF_DIR.glob("preset/*.yaml")))
 Outcome = tuple[int, str, list[tuple[Config, Path]]]
-
-
-@pytest.fixture
-def esper(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
-    """Run an entry point in an empty folder: exit code, stderr, and the (configuration, run folder) of each job."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    # --info logs to the terminal from then on, and that of a test is closed at its end.
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", list(root.handlers))
-    monkeypatch.setattr(root, "level", root.level)
-
-    def call(*words: str, fail: dict[int, Exception] | None = None) -> Outcome:
-        runs: list[tuple[Config, Path]] = []
-
-        def task(config: Config, run_dir: Path, **_: bool) -> None:
-            if fail and config.seed in fail:
-                raise fail[config.seed]
-            (run_dir / "config.yaml").write_text(to_yaml(config))
-            runs.append((config, run_dir))
-
-        def check(config: Config) -> None:
-            if config.seed == 13:
-                raise ValueError("seed must not be 13")
-
-        monkeypatch.setattr(sys, "argv", ["esper-train", *words])
-        code = 0
-        try:
-            cli.run(TRAIN, task, check)
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, capsys.readouterr().err, runs
-
-    return call
 
 
 @pytest.mark.parametrize(
@@ -184,7 +146,7 @@ def test_bugs_show_their_traceback(esper: Callable[..., Outcome]) -> None:
     assert code == 1
     assert "Traceback" in err
     assert "a bug" in err
-    assert "test_cli.py" in err
+    assert "conftest.py" in err
 
 
 def test_hydra_full_error_shows_where_an_error_of_use_arose(
@@ -193,13 +155,6 @@ def test_hydra_full_error_shows_where_an_error_of_use_arose(
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(UsageError, match="seed must not be 13"):
         esper("seed=13")
-
-
-@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["--info", "defaults"]])
-def test_hydras_own_flags_still_work(esper: Callable[..., Outcome], tmp_path: Path, words: list[str]) -> None:
-    code, err, runs = esper(*words)
-    assert (code, err, runs) == (0, "", [])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_installed_module_refuses_from_any_folder(tmp_path: Path) -> None:

@@ -6,16 +6,22 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException
 
 from esper.config import CONF_DIR, Config, cli, to_yaml
-from esper.config.entries import TRAIN
-from esper.config.errors import RunError, explain
+from esper.config.entries import EVALUATE, TRAIN, Entry
+from esper.config.errors import RunError, UsageError, explain
 from esper.config.naming import configuration_letters, readable, sweep_name
+from esper.config.sweep import check_size
 from esper.preemption import Preempted
 from esper.runs import RunFolder, RunState
+
+if TYPE_CHECKING:
+    from conftest import CommandLine
 
 SWEEPS = sorted(path.stem for path in (CONF_DIR / "sweep").glob("*.yaml"))
 
@@ -130,6 +136,45 @@ def test_a_value_of_the_wrong_type_costs_its_own_jobs_only(sweep: Sweep) -> None
     assert sweep("+preset=smoke", "seed=1,2", "ppo.lr=0.1,fast") == 1
     assert [(config.seed, config.ppo.lr) for config, _ in sweep.ran] == [(1, 0.1), (2, 0.1)]
     assert "ppo.lr must be a number, got 'fast'" in sweep.out
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        *(
+            (f"seed={empty}", f"seed={empty} has no value, so that this sweep has no job: name at least one")
+            for empty in ("range(0)", "range(3,1)", "range(1,3,-1)", "shuffle(range(0))", "range(0.5,0.1)")
+        ),
+        ("seed=interval(0,1)", "an interval has no values of its own: say range(...) or choice(...)"),
+        ("seed=range(1,3,0)", "a range has finite ends, and steps that are not 0"),
+        ("seed=range(0,inf)", "a range has finite ends, and steps that are not 0"),
+        ("seed=range(nan,1)", "a range has finite ends, and steps that are not 0"),
+        (
+            "seed=range(100000000)",
+            "this sweep has 100000000 jobs or more at seed=range(100000000): a sweep has at most",
+        ),
+        ("seed=shuffle(range(100000000))", "this sweep has 100000000 jobs or more"),
+        ("seed=range(0,1,1e-12)", "this sweep has 1000000000000 jobs or more"),
+    ],
+)
+def test_a_sweep_without_a_job_or_with_too_many_is_refused_before_jobs_are_listed(word: str, message: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        check_size(OverridesParser.create().parse_overrides([word]))
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("word", ["seed=range(0)", "+preset=glob(zzz*)", "+sweep=glob(zzz*)"])
+@pytest.mark.parametrize("entry", [TRAIN, EVALUATE])
+def test_a_command_whose_sweep_has_no_job_ends_in_one_line(
+    esper: CommandLine, tmp_path: Path, word: str, entry: Entry
+) -> None:
+    code, err, runs = esper("-m", word, entry=entry)
+    assert (code, err, runs) == (
+        2,
+        f"error: {word} has no value, so that this sweep has no job: name at least one\n",
+        [],
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_request_to_end_ends_the_sweep_and_the_same_command_goes_on(sweep: Sweep, tmp_path: Path) -> None:
