@@ -9,6 +9,7 @@ Axis legend: R = run seeds, I = instances, B = draws, N = values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ from torch import Tensor
 
 Statistic = Callable[[Tensor, Tensor], Tensor]
 """From values ``[N]`` and weights ``[..., N]`` to ``[...]``; scaling all weights changes nothing."""
+
+LEVEL = 0.95
+"""Coverage of every interval that Esper reports."""
 
 CHUNK_VALUES = 1 << 20
 """Weights held at a time: 8 MiB."""
@@ -85,7 +89,7 @@ def crossed_bootstrap(
     *,
     generator: torch.Generator,
     draws: int = 10_000,
-    level: float = 0.95,
+    level: float = LEVEL,
     statistic: Statistic = mean,
 ) -> Interval:
     """Confidence interval of a statistic of a table whose rows and columns are both samples.
@@ -110,13 +114,16 @@ def crossed_bootstrap(
             instance does not show how much its stratum varies (collapsed strata: Cochran 1977, "Sampling Techniques",
             section 5A.12); a single one joins the smallest other stratum.
         generator: source of the draws; on the CPU.
-        draws: B.
+        draws: B, :func:`least_draws` of the level at least.
         level: coverage asked for, in (0, 1).
         statistic: :func:`mean` or :func:`iqm`, of all R x I numbers.
 
+    Returns:
+        An interval that contains its estimate.
+
     Raises:
-        ValueError: not a table, fewer than two instances, strata of another length, a number that is not finite, no
-            draws, or a level outside (0, 1).
+        ValueError: not a table, fewer than two instances, strata of another length, a number that is not finite, too
+            few draws, or a level outside (0, 1).
     """
     groups = _check(differences, strata, draws, level)
     num_runs = len(differences)
@@ -139,7 +146,12 @@ def crossed_bootstrap(
     if variance.value > 0.0 and spread > 0.0:
         factor = (variance.value / spread) ** 0.5 * float(stdtrit(variance.freedom, upper) / ndtri(upper))
     low, high = (estimate + factor * (ends - estimate)).tolist()
-    return Interval(estimate, low, high, num_runs > 1)
+    return Interval(estimate, min(low, estimate), max(high, estimate), num_runs > 1)
+
+
+def least_draws(level: float) -> int:
+    """Draws that put one into each tail outside a confidence level: of fewer, the ends of an interval say nothing."""
+    return math.ceil(round(2.0 / (1.0 - level), 6))
 
 
 def probability_of_improvement(
@@ -149,7 +161,7 @@ def probability_of_improvement(
     *,
     generator: torch.Generator,
     draws: int = 10_000,
-    level: float = 0.95,
+    level: float = LEVEL,
 ) -> Interval:
     """Probability that ``a`` is above ``b``, a tie counted half, with its crossed-bootstrap interval.
 
@@ -272,8 +284,8 @@ def _check(table: Tensor, strata: Sequence[str], draws: int, level: float) -> li
         raise ValueError(f"{len(strata)} strata for {table.shape[1]} instances")
     if not table.isfinite().all():
         raise ValueError(f"{int((~table.isfinite()).sum())} of {table.numel()} numbers are not finite")
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}")
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must be in (0, 1), got {level}")
+    if draws < least_draws(level):
+        raise ValueError(f"draws must be at least {least_draws(level)} for a level of {level:g}, got {draws}")
     return [torch.tensor(group) for group in _groups(strata)]

@@ -32,7 +32,7 @@ from esper.state import RandomStream, State, Stateful, restore, states
 from esper.tallies import IterationTally
 from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.escalation import Escalation
-from esper.telemetry.events import NonFiniteUpdate, RatioExplosion, from_state
+from esper.telemetry.events import RatioExplosion, from_state
 from esper.telemetry.hub import TelemetryHub
 from esper.terminal import say
 from esper.transfer import take_over
@@ -308,8 +308,5 @@ class Trainer:
                     worst=tuple(asdict(entry) for entry in explosion.worst),
                 )
             )
-        skipped = metrics["losses/skipped_minibatches"]
-        if skipped:
-            self.hub.emit(NonFiniteUpdate(iteration=iteration, skipped_minibatches=int(skipped)))
         for event in found:
             self.hub.emit(event)

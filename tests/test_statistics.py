@@ -19,6 +19,7 @@ from esper.statistics import (
     crossed_variance,
     influence,
     iqm,
+    least_draws,
     mean,
     probability_of_improvement,
     times_drawn,
@@ -111,6 +112,23 @@ def test_shifting_and_scaling_the_differences_shifts_and_scales_the_interval(sta
     table = random_table()
     plain, moved = interval(table, statistic=statistic), interval(5.0 + 2.0 * table, statistic=statistic)
     assert moved[:3] == pytest.approx([5.0 + 2.0 * end for end in plain[:3]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.sampled_from([-1e6, -1.0, 0.0, 0.0, 0.0, 1.0, 7.0, 1e6]), min_size=4, max_size=12),
+    num_runs=st.integers(1, 2),
+    level=st.sampled_from([0.5, 0.8, 0.95]),
+    statistic=st.sampled_from([mean, iqm]),
+    seed=st.integers(0, 1000),
+)
+def test_an_interval_contains_its_estimate_however_few_the_draws(
+    values: list[float], num_runs: int, level: float, statistic: Statistic, seed: int
+) -> None:
+    table = torch.tensor(values, dtype=torch.float64)[: len(values) // 2 * 2].view(num_runs, -1)
+    options = {"draws": least_draws(level), "level": level, "generator": stream(seed)}
+    found = interval(table, ["one"] * table.shape[1], statistic=statistic, **options)
+    assert found.low <= found.estimate <= found.high
 
 
 def test_what_families_differ_by_is_not_uncertainty() -> None:
@@ -225,7 +243,9 @@ def test_improvement_one_way_is_what_it_lacks_the_other_way() -> None:
         (torch.zeros(5, 1), {"strata": "a"}, r"I >= 2, got \[5, 1\]"),
         (torch.zeros(5, 11), {}, "12 strata for 11 instances"),
         (torch.full((5, 12), torch.nan), {}, "60 of 60 numbers are not finite"),
-        (torch.zeros(5, 12), {"draws": 0}, "at least 1, got 0"),
+        (torch.zeros(5, 12), {"draws": 0}, "draws must be at least 40 for a level of 0.95, got 0"),
+        (torch.zeros(5, 12), {"draws": 1}, "draws must be at least 40 for a level of 0.95, got 1"),
+        (torch.zeros(5, 12), {"draws": 199, "level": 0.99}, "draws must be at least 200 for a level of 0.99, got 199"),
         (torch.zeros(5, 12), {"level": 1.0}, r"in \(0, 1\), got 1.0"),
     ],
 )

@@ -9,6 +9,7 @@ from esper.config.checks import at_least, distinct
 from esper.config.root import Console
 from esper.config.wandb import WandbConfig
 from esper.devices import parse_devices
+from esper.statistics import LEVEL, least_draws
 
 DEFAULT_CONTROLLERS = (
     "learned",
@@ -44,7 +45,7 @@ class EvaluateConfig:
     tuning_epochs: int | None = None
     """Environment epochs that each tuned control may spend on training instances; null = as many as training spent."""
     draws: int = 10_000
-    """Draws of the bootstrap behind each interval."""
+    """Draws of the bootstrap behind each interval, 40 at least."""
     seed: int = 0
     """RNG seed of tuning, of controls that draw, and of the bootstrap."""
     devices: Any = "cpu"
@@ -69,7 +70,7 @@ class EvaluateConfig:
             distinct("tuning", self.tunings)
         distinct("controllers", self.controllers)
         at_least("num_hosts", self.num_hosts, 2)  # one host does not show how much hosts differ
-        at_least("draws", self.draws, 1)
+        at_least("draws", self.draws, least_draws(LEVEL))
         for family, weight in self.families.items():
             at_least(f"families.{family}", weight, 0)
         if self.tuning_epochs is not None:

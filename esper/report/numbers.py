@@ -17,11 +17,10 @@ from scipy.special import stdtrit
 from esper.report.folders import LEARNED, Run, number
 from esper.report.grouping import Configuration
 from esper.rng import generator
-from esper.statistics import crossed_bootstrap, iqm
+from esper.statistics import LEVEL, crossed_bootstrap, iqm
 from esper.telemetry.view import RETURN
 
 STATISTICS: tuple[str, ...] = ("mean", "iqm")
-LEVEL = 0.95
 DRAWS = 10_000
 CURVE_DRAWS = 1_000
 CURVE_POINTS = 100

@@ -21,6 +21,9 @@ GRADIENT_NORM = "losses/grad_norm"
 RATIO_MAX, RATIO_MIN = "losses/ratio_max", "losses/ratio_min"
 SKIPPED = "losses/skipped_minibatches"
 
+NUM_NAMED = 3
+"""Metrics that one anomaly names."""
+
 Found = Iterator[tuple[str, str, float]]
 """Detector, message, and the value that it saw."""
 
@@ -119,7 +122,10 @@ def accuracy_drop(metrics: Metrics, earlier: Sequence[float], max_drop: float, w
 def detect(
     iteration: int, metrics: Metrics, limits: AnomalyLimits | None = None, earlier: Sequence[float] = ()
 ) -> list[Anomaly]:
-    """All anomalies in the metrics of one iteration, in a fixed order of detectors.
+    """The anomalies in the metrics of one iteration, in a fixed order of detectors: at most one of each.
+
+    What one detector sees in several metrics has one cause, as when all heads collapse together: it is said once, with
+    the first value.
 
     Args:
         iteration: from 1.
@@ -136,4 +142,15 @@ def detect(
         *gradient_norm(timeless, limits.max_gradient_norm),
         *accuracy_drop(timeless, earlier, limits.max_accuracy_drop, limits.accuracy_window),
     ]
-    return [Anomaly(iteration=iteration, name=name, message=message, value=value) for name, message, value in found]
+    seen: dict[str, list[tuple[str, float]]] = {}
+    for name, message, value in found:
+        seen.setdefault(name, []).append((message, value))
+    return [
+        Anomaly(iteration=iteration, name=name, message=_together([message for message, _ in each]), value=each[0][1])
+        for name, each in seen.items()
+    ]
+
+
+def _together(messages: Sequence[str]) -> str:
+    more = len(messages) - NUM_NAMED
+    return "; ".join(messages[:NUM_NAMED]) + (f"; and {more} more" if more > 0 else "")

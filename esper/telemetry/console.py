@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from esper.telemetry.events import Anomaly, Event, HostCrashed, NonFiniteUpdate, RatioExplosion
+from esper.telemetry.events import Anomaly, Event, HostCrashed
 from esper.telemetry.records import Metrics
 from esper.telemetry.view import clock, live_table, plain_line
 from esper.terminal import console as terminal
@@ -64,7 +64,7 @@ class ConsoleLogger:
         """Count what the reader should know; shown with the next metrics."""
         if isinstance(event, Anomaly):
             self._notices[event.name] += 1
-        elif isinstance(event, HostCrashed | NonFiniteUpdate | RatioExplosion):
+        elif isinstance(event, HostCrashed):
             self._notices[event.kind] += 1
 
     def metrics(self, iteration: int, metrics: Metrics) -> None:

@@ -191,16 +191,6 @@ class RatioExplosion(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NonFiniteUpdate(Event):
-    """Minibatches of an update were skipped because their loss or gradient was not finite."""
-
-    kind: ClassVar[str] = "non_finite_update"
-
-    iteration: int
-    skipped_minibatches: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly(Event):
     """A metric looks wrong. ``name`` is the detector, ``value`` what it saw."""
 

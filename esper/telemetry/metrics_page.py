@@ -62,8 +62,9 @@ def _anomalies() -> str:
     table = "\n".join(f"| `{name}` | {when} |" for name, when in rows)
     return f"""## Anomalies
 
-Events of kind `anomaly` in `events.jsonl`, counted in the terminal. Each raises telemetry to `debug`, one `last_action`
-event per action, for `telemetry.escalation_iterations` iterations; then it falls back. `telemetry.level=off` stays off.
+Events of kind `anomaly` in `events.jsonl`, at most one of each name per iteration, counted in the terminal. Each raises
+telemetry to `debug`, one `last_action` event per action, for `telemetry.escalation_iterations` iterations; then it
+falls back. `telemetry.level=off` stays off.
 
 | anomaly | when |
 |---|---|

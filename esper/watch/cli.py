@@ -99,7 +99,7 @@ def _lines(progress: Progress, console: Console, interval: float, sleep: Callabl
         left = progress.eta()
         for record in fresh:
             say(plain_line(record["iteration"], progress.num_iterations or record["iteration"], left, record))
-        total = progress.counts.total()
+        total = progress.num_troubles
         new = min(max(total - counted, 0), len(progress.troubles))
         for line in list(progress.troubles)[len(progress.troubles) - new :]:
             say(f"! {line}")

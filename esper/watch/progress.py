@@ -19,7 +19,7 @@ EVENT_TAIL = 16 << 20
 """Bytes of an event file that are read at first, from its end."""
 ETA_WINDOW = 10
 NUM_TROUBLES = 4
-TROUBLES = ("anomaly", "host_crashed", "ratio_explosion", "non_finite_update")
+TROUBLES = ("anomaly", "host_crashed")
 WANTED = tuple(f'"kind": "{kind}"'.encode() for kind in ("stage_changed", "episode_ended", "level_changed", *TROUBLES))
 """Other events, most of them gates, are not even parsed."""
 
@@ -36,7 +36,8 @@ class Progress:
         history: metrics of every iteration.
         trace: what every slot is doing.
         counts: troubles by name.
-        troubles: the last of them, in words.
+        troubles: the last of them, in words; those of an iteration that read alike are one.
+        num_troubles: how many of these there have been.
         level: of telemetry, where it has changed.
         broken: lines that were no records.
         partial: whether the beginning of the events was not read.
@@ -61,6 +62,7 @@ class Progress:
         self.trace = SlotTrace(from_start=not partial)
         self.counts: Counter[str] = Counter()
         self.troubles: deque[str] = deque(maxlen=NUM_TROUBLES)
+        self.num_troubles = 0
         self.level: str | None = None
         self.partial = partial
 
@@ -155,18 +157,12 @@ class Progress:
         elif kind in TROUBLES:
             name = str(record.get("name") if kind == "anomaly" else kind)
             self.counts[name] += 1
-            self.troubles.append(f"iteration {record.get('iteration')}: {_words(record, name)}")
+            words = f"iteration {record.get('iteration')}: {name}: {record.get('message') or record.get('reason')}"
+            if words not in self.troubles:
+                self.troubles.append(words)
+                self.num_troubles += 1
         else:
             self.trace.take(record)
-
-
-def _words(record: dict[str, Any], name: str) -> str:
-    detail = record.get("message") or record.get("reason")
-    if detail is None and "count" in record:
-        detail = f"{record['count']} ratios in pass {record.get('update_epoch')}"
-    if detail is None:
-        detail = f"{record.get('skipped_minibatches')} minibatches skipped"
-    return f"{name}: {detail}"
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from esper.comparison import Outcome
+from esper.config.evaluate import EvaluateConfig
 from esper.envs.instances import Instance
 from esper.envs.records import EpisodeRecord
 from esper.standings import Judge, Standing, family_rows, way_to_the_oracle
@@ -157,3 +158,10 @@ def test_tables_have_a_row_per_run_and_a_column_per_host() -> None:
     two = standing("learned", [0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0])
     assert torch.equal(two.returns(), torch.arange(8, dtype=torch.float64).reshape(2, 4))
     assert two.families() == list(FAMILIES)
+
+
+@pytest.mark.parametrize(("key", "least"), [("draws", 40), ("num_hosts", 2)])
+def test_an_evaluation_without_a_meaningful_interval_is_refused_by_its_key(key: str, least: int) -> None:
+    with pytest.raises(ValueError, match=rf"^{key} must be at least {least}, got {least - 1}$"):
+        EvaluateConfig(checkpoint="run", **{key: least - 1})  # type: ignore[arg-type]
+    EvaluateConfig(checkpoint="run", **{key: least})  # type: ignore[arg-type]

@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from esper.telemetry.background import InBackground
-from esper.telemetry.events import Event, NonFiniteUpdate
+from esper.telemetry.events import Anomaly, Event
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.records import Metrics
 
-EVENT = NonFiniteUpdate(iteration=1, skipped_minibatches=2)
+EVENT = Anomaly(iteration=1, name="non_finite", message="2 minibatches skipped", value=2.0)
 
 
 class Slow:

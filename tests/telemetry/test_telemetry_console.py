@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from esper.telemetry.console import ConsoleLogger
-from esper.telemetry.events import HostCrashed
+from esper.telemetry.events import Anomaly, HostCrashed, RatioExplosion
 from esper.telemetry.summary import ControllerSummary, Mean
 from esper.telemetry.view import clock, closing_table, sparkline
 
@@ -105,6 +105,16 @@ def test_what_went_wrong_is_counted_in_the_line_of_its_iteration_only() -> None:
     first, second = out.getvalue().splitlines()
     assert first.endswith("! host_crashed x2")
     assert "!" not in second
+
+
+def test_the_details_of_an_anomaly_are_not_counted_beside_it() -> None:
+    target, out = console()
+    logger = ConsoleLogger("plain", 10, console=target, now=Clock())
+    for minibatch in range(4):
+        logger.event(RatioExplosion(iteration=1, update_epoch=0, minibatch=minibatch, count=3, worst=()))
+    logger.event(Anomaly(iteration=1, name="ratio_explosion", message="largest probability ratio 9 > 5", value=9.0))
+    logger.metrics(1, METRICS)
+    assert out.getvalue().splitlines()[0].endswith("! ratio_explosion x1")
 
 
 def test_off_prints_nothing() -> None:

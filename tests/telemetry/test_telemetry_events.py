@@ -180,6 +180,28 @@ def test_each_detector_names_what_it_saw(metric: str, value: float, name: str) -
     assert anomaly.value is value
 
 
+SEVERAL = {
+    "non_finite": {"losses/policy_loss": math.nan, "losses/value_loss": math.inf, "losses/skipped_minibatches": 4.0},
+    "ratio_explosion": {"losses/ratio_max": 7.0, "losses/ratio_min": 0.01},
+    "entropy_collapse": {f"losses/entropy/{head}": 0.0 for head in ("op", "slot", "blueprint", "style", "tempo")},
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_what_one_detector_sees_in_several_metrics_is_one_anomaly(name: str) -> None:
+    (anomaly,) = detect(14, SEVERAL[name])
+    assert anomaly.name == name
+    named = anomaly.message.split("; ")
+    assert len(named) == min(len(SEVERAL[name]), 4)
+    assert named[3:] == ["and 2 more"] * (len(SEVERAL[name]) > 3)
+
+
+def test_an_iteration_has_at_most_one_anomaly_of_each_name() -> None:
+    sick = {key: value for metrics in SEVERAL.values() for key, value in metrics.items()}
+    names = [anomaly.name for anomaly in detect(14, sick | {"losses/grad_norm": 1e4})]
+    assert names == [*SEVERAL, "gradient_norm"]
+
+
 HEALTHY_STARTS = (
     # explained variance of runs that went on to learn: presets digits (four of them) and digits_deep
     (-3.44, -1.09, -0.14, 0.02, 0.05, 0.18, -0.1, 0.34, -0.21, 0.13, 0.18, -0.06),

@@ -106,7 +106,9 @@ def test_lines_through_a_pipe_then_the_end_and_its_exit_code(tmp_path: Path) -> 
         append(path / "metrics.jsonl", lines([metrics(number) for number in numbers]))
 
     def end() -> None:
-        append(path / "events.jsonl", lines([{"kind": "host_crashed", "iteration": 3, "reason": "not finite"}]))
+        crash = {"kind": "host_crashed", "iteration": 3, "reason": "not finite"}
+        explosion = {"kind": "ratio_explosion", "iteration": 3, "count": 2}  # what an anomaly of that name has said
+        append(path / "events.jsonl", lines([crash, crash, explosion, explosion, crash]))
         append(path / "metrics.jsonl", lines([metrics(4)]))
         set_state(path, "finished")
 
