@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from esper.actions import HEADS
 from esper.blueprints import blueprint_ids, compatible
+from esper.blueprints.contract import check_blueprints, users_blueprints
 from esper.config.growth import IsolateUntil, Mapping
 from esper.config.learning import PPOConfig
 from esper.config.root import Config, ScheduleStep
@@ -181,6 +182,28 @@ def build_task_host(config: Config, task: TaskData) -> SegmentedHost:
     return build_host(name, **numbers, **config.host.shape())
 
 
+def check_growth(config: Config, task: TaskData, host: SegmentedHost, slot_ids: Sequence[str]) -> None:
+    """Refuse users' blueprints that may grow in a host and must not.
+
+    Args:
+        config: of the run.
+        task: what its hosts read.
+        host: prototype, on the CPU.
+        slot_ids: places used as slots.
+
+    Raises:
+        ValueError: names the blueprint, where it is written, what it does and what it should.
+    """
+    sites: dict[tuple[str, int], set[tuple[int, ...]]] = {}
+    sample = task.prepare(task.train.inputs[:1]).cpu()
+    for place in map(host.place, slot_ids):
+        if users_blueprints(place.family):
+            with torch.no_grad():
+                feature = host.forward_to(place.slot_id, sample)
+            sites.setdefault(place.site, set()).add(tuple(feature.shape[1:]))
+    check_blueprints(sites, config.slots.blueprints, causal=task.kind == "tokens")
+
+
 def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None = None) -> Laboratory:
     """Load the data onto this rank's device and build what its environments share.
 
@@ -198,6 +221,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
     task = load_task(config.task.name, device, **config.task.options())
     host = build_task_host(config, task)
     slot_ids = select_slots(host.slot_ids, config.slots.num_slots, config.slots.ids)
+    check_growth(config, task, host, slot_ids)
     fits = compatible(host.place(slot_id).site for slot_id in slot_ids)
     if config.slots.blueprints is not None:
         fits &= torch.tensor([name in config.slots.blueprints for name in blueprint_ids()])

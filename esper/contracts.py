@@ -59,9 +59,9 @@ def known_cause(module: nn.Module) -> tuple[str, nn.Module, str] | None:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """Where a function is written, ``file.py:12``, or else its name."""
-    inner = inspect.unwrap(getattr(function, "func", function))
-    code = getattr(inner, "__code__", None)
+    """Where a function or a class is written, ``file.py:12``, or else its name."""
+    inner = inspect.unwrap(getattr(function, "func", function))  # of a partial
+    code = getattr(vars(inner).get("__init__") if isinstance(inner, type) else inner, "__code__", None)
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else getattr(inner, "__name__", repr(inner))
 
 
@@ -76,7 +76,7 @@ def check_builds(what: str, build: Build) -> tuple[nn.Module, tuple[str, ...]]:
     """
     first, again, *others = (build(derive_seed("contract", stream)) for stream in (0, 0, 1, 2))
     for other in (first, again, *others):
-        _check_kinds(what, other)
+        check_kinds(what, other)
     for other in (again, *others):
         check_alike(what, first, other)
     for kind in ("parameter", "buffer"):
@@ -97,7 +97,8 @@ def check_builds(what: str, build: Build) -> tuple[nn.Module, tuple[str, ...]]:
     return first, drawn
 
 
-def _check_kinds(what: str, module: nn.Module) -> None:
+def check_kinds(what: str, module: nn.Module) -> None:
+    """Refuse parameters without a shape yet, or of another type than hosts are trained in."""
     for kind in ("parameter", "buffer"):
         for name, tensor in named(module, kind).items():
             if nn.parameter.is_lazy(tensor):
@@ -243,23 +244,24 @@ def check_samples(what: str, module: nn.Module, x: Tensor, shape: Callable[[Tens
     swapped[1:] = unlike(x[1:])
     with torch.no_grad(), global_streams():
         out = run(what, module, x)
-        _check_shape(what, out, x, shape)
+        check_shape(what, out, x, shape)
         _check_apart(what, module, out[:1], run(what, module, swapped)[:1], SAME_BATCH, "when another one changes")
         for batch, size in ((x[:1], 1), (torch.cat([x, swapped[1:]]), len(x))):
             other = run(what, module, batch)
-            _check_shape(what, other, batch, shape)
+            check_shape(what, other, batch, shape)
             _check_apart(
                 what, module, out[:size], other[:size], OTHER_BATCH, f"in a batch of {len(batch)} instead of {len(x)}"
             )
 
 
-def _check_shape(what: str, out: Tensor, x: Tensor, shape: Callable[[Tensor], Sequence[int]]) -> None:
+def check_shape(what: str, out: Tensor, x: Tensor, shape: Callable[[Tensor], Sequence[int]]) -> None:
+    """Refuse an output ``[B, ...]`` of another shape than an input's should have."""
     if list(out.shape) != list(shape(x)):
         raise ValueError(f"{what}: on {list(x.shape)} it must return {list(shape(x))}, got {list(out.shape)}")
 
 
 def _check_apart(what: str, module: nn.Module, out: Tensor, other: Tensor, tolerance: float, when: str) -> None:
-    if distance(out, other) > tolerance * float(out.abs().max()):
+    if differ(out, other, tolerance):
         raise ValueError(
             f"{what}: what comes out for a sample changes by up to {distance(out, other):.3g} {when}: let samples not "
             f"see each other{_because(module)}"
@@ -274,15 +276,19 @@ def unlike(x: Tensor) -> Tensor:
     return other if not same(other, x) else x / 2 + 0.125
 
 
-def gradients(what: str, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Gradients of the trained parameters for a random direction of the output.
+def gradients(what: str, module: nn.Module, x: Tensor, within: nn.Module | None = None) -> dict[str, Tensor]:
+    """Gradients of the trained parameters for a random direction of the output, by name.
+
+    Args:
+        what, module, x: as for :func:`check_forward`.
+        within: what is run, and holds the module; by default the module itself.
 
     Raises:
         ValueError: the backward pass fails, a gradient is not finite, or all are zero.
     """
     parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
     with torch.enable_grad(), global_streams():
-        out = run(what, module, x)
+        out = run(what, module if within is None else within, x)
         direction = torch.randn(out.shape, generator=generator("contract", "direction"))
         with of_the_user(f"{what}: its backward pass fails"):
             found = torch.autograd.grad((out * direction).sum(), list(parameters.values()), allow_unused=True)
@@ -318,6 +324,11 @@ def same(first: Tensor, second: Tensor) -> bool:
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     return bool(((first == second) | ((first != first) & (second != second))).all())
+
+
+def differ(out: Tensor, other: Tensor, tolerance: float = SAME_BATCH) -> bool:
+    """Whether two outputs differ by more than a share of the first one's largest number."""
+    return distance(out, other) > tolerance * float(out.abs().max())
 
 
 def distance(first: Tensor, second: Tensor) -> float:

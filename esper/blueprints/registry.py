@@ -2,7 +2,8 @@
 
 A builder takes the number of channels at a place and returns a module that keeps the shape of its input (``[B, C, H,
 W]`` for the family ``cnn``, ``[B, T, C]`` for ``transformer``), is the identity at birth, and is traceable by
-``torch.fx``. It raises ``ValueError`` for a width that it cannot serve.
+``torch.fx``. It raises ``ValueError`` for a width that it cannot serve. Users' modules are held to that by
+:mod:`esper.blueprints.contract`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from esper.actions import BLUEPRINT_IDS
 from esper.layouts import Layout, layout_of
+from esper.rng import global_streams
 
 Builder = Callable[[int], nn.Module]
 
@@ -75,20 +77,22 @@ def compatible(sites: Iterable[tuple[str, int]]) -> Tensor:
     Raises:
         ValueError: unknown family.
     """
-    rows = []
-    for family, channels in sites:
+    places, rows = list(sites), {}
+    for family, channels in dict.fromkeys(places):
         known, layout = _builders(family), layout_of(family)
-        rows.append([name in known and _fits(known[name], channels, layout) for name in blueprint_ids()])
-    return torch.tensor(rows, dtype=torch.bool).reshape(len(rows), len(blueprint_ids()))
+        rows[family, channels] = [name in known and _fits(known[name], channels, layout) for name in blueprint_ids()]
+    table = torch.tensor([rows[place] for place in places], dtype=torch.bool)
+    return table.reshape(len(places), len(blueprint_ids()))
 
 
 def _fits(builder: Builder, channels: int, layout: Layout) -> bool:
-    """Shape probe of a module built without initialising it, so that no random numbers are drawn."""
-    with torch.device("meta"):
-        try:
-            module = builder(channels)
-        except ValueError:
-            return False
+    """Shape probe that leaves no trace in the random numbers of others."""
     probe = torch.zeros(layout.probe(channels, _PROBE_SIZE))
-    with torch.no_grad():
-        return bool(module.to_empty(device="cpu")(probe).shape == probe.shape)
+    with torch.no_grad(), global_streams():
+        try:
+            result = builder(channels)(probe)
+        except Exception:
+            # A user's module may fail in any way; what a run may grow is checked, and refused with the reason, in
+            # esper.blueprints.contract.
+            return False
+    return isinstance(result, Tensor) and result.shape == probe.shape

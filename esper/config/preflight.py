@@ -68,7 +68,7 @@ def check_mirror(wandb: WandbConfig) -> None:
 
 def _check_host(config: Config) -> None:
     # Imported here: it builds on much that help and errors of use must not wait for.
-    from esper.build import build_task_host
+    from esper.build import build_task_host, check_growth
 
     task = load_task(config.task.name, **config.task.options())
     _check_task(config, task)
@@ -78,6 +78,7 @@ def _check_host(config: Config) -> None:
         chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
     except ValueError as error:
         raise ValueError(f"slots.{error}" if str(error).startswith("num_slots") else f"slots.ids: {error}") from error
+    check_growth(config, task, built, chosen)
     places = [built.place(slot_id) for slot_id in chosen]
     for blueprint in config.slots.blueprints or ():
         _check_fits("slots.blueprints", blueprint, built.family, places)
