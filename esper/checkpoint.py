@@ -70,7 +70,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU.
 
     Raises:
-        CheckpointError: the file is missing, truncated, not a checkpoint of ours, or of a newer version.
+        CheckpointError: the file is missing, truncated, not a checkpoint of ours, of a newer version, or of a policy
+            whose numbers are not finite.
     """
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}")
@@ -84,7 +85,19 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} has checkpoint version {record['version']}; this Esper reads up to {VERSION}: update Esper"
         )
+    for part in ("policy", "normaliser"):
+        _check_finite(path, part, record.get(part, {}))
     return record
+
+
+def _check_finite(path: Path, part: str, tensors: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        broken = int((~tensor.isfinite()).sum())
+        if broken:
+            raise CheckpointError(
+                f"{path}: {broken} of {tensor.numel()} numbers of its {part}'s {name} are not finite, so it decides "
+                "nothing: choose an earlier checkpoint of that run (checkpoints/), or train afresh"
+            )
 
 
 def checkpoint_path(name: str) -> Path:

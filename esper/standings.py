@@ -5,6 +5,7 @@ Axis legend: R = run seeds (1 for a controller that has none), I = held-out inst
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from esper.actions import OP_NAMES
 from esper.comparison import Outcome
+from esper.config.errors import RunError
 from esper.envs.records import EpisodeRecord
 from esper.rng import generator
 from esper.statistics import Interval, crossed_bootstrap, iqm, probability_of_improvement
@@ -57,6 +59,21 @@ class Standing:
     def test_bits(self) -> Tensor | None:
         """Of the final networks, ``float64 [R, I]``, in bits per byte; ``None`` where the task is not text."""
         return self.table(_test_bits) if self.is_text else None
+
+    def check_finite(self) -> None:
+        """Refuse returns of which no mean or interval can be told.
+
+        Raises:
+            RunError: says how many there are, and of which host the first is.
+        """
+        episodes = [episode for outcome in self.outcomes for episode in outcome.episodes]
+        broken = [episode for episode in episodes if not math.isfinite(episode.episode_return)]
+        if broken:
+            instance = broken[0].instance
+            raise RunError(
+                f"{len(broken)} of {len(episodes)} returns of {self.name!r} are not finite, so there is no mean or "
+                f"interval; the first is of instance {instance.index}, family {instance.family} (hosts.csv has all)"
+            )
 
     @property
     def is_text(self) -> bool:

@@ -60,6 +60,8 @@ def closing_report(
         wall_seconds: of the whole evaluation.
     """
     _write_hosts(folder, standings)  # first: from these everything else could be made again
+    for standing in standings:
+        standing.check_finite()
     judge = Judge(strata=standings[0].families(), draws=config.draws, seed=config.seed)
     named = {standing.name: standing for standing in standings}
     rows = [judge.row(standing, named.get(LEARNED), named.get(NEVER)) for standing in standings]

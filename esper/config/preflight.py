@@ -8,8 +8,9 @@ from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint, compati
 from esper.config.checks import at_most, known
 from esper.config.root import Config
 from esper.config.wandb import WandbConfig, WandbMode
+from esper.contracts import check_forward
 from esper.devices import resolve_devices
-from esper.hosts import HOSTS, Place, parse_faults
+from esper.hosts import HOSTS, Place, SegmentedHost, parse_faults
 from esper.precision import check_amp
 from esper.ranks import outside_placement
 from esper.slots import select_slots
@@ -73,6 +74,7 @@ def _check_host(config: Config) -> None:
     task = load_task(config.task.name, **config.task.options())
     _check_task(config, task)
     built = build_task_host(config, task)
+    _check_first_pass(config, task, built)
     _check_families(config, task)
     try:
         chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
@@ -85,6 +87,14 @@ def _check_host(config: Config) -> None:
     for name, step in config.evaluation.schedule.items():
         if step.blueprint is not None:
             _check_fits(f"evaluation.schedule.{name}.blueprint", step.blueprint, built.family, places)
+
+
+def _check_first_pass(config: Config, task: TaskData, host: SegmentedHost) -> None:
+    """Refuse data that no host of this kind gets a finite number from: its largest image is the one to overflow."""
+    inputs = task.train.inputs
+    largest = int(inputs.flatten(1).float().abs().amax(dim=1).argmax())
+    x = task.prepare(inputs[largest : largest + 1]).cpu()
+    check_forward(f"host={config.host.name} on training sample {largest} of task {task.name}", host, x)
 
 
 def _check_task(config: Config, task: TaskData) -> None:

@@ -108,8 +108,8 @@ class TaskData:
         mean, std: of the training pixels ``float32 [C, 1, 1]``, for ``uint8`` images; nothing for others.
 
     Raises:
-        ValueError: splits of different kind or shape, fewer than two classes, a target out of range, or pixels without
-            mean and deviation.
+        ValueError: splits of different kind or shape, fewer than two classes, a target out of range, pixels without
+            mean and deviation, or a number that is not finite.
     """
 
     name: str
@@ -142,6 +142,24 @@ class TaskData:
         pixels = self.kind == "images" and self.train.inputs.dtype == torch.uint8
         if pixels != (self.mean is not None) or pixels != (self.std is not None):
             raise ValueError(f"{self.name}: mean and std belong to uint8 images, and only to them")
+        self._check_finite()
+
+    def _check_finite(self) -> None:
+        """Refuse numbers that would end every host's first epoch."""
+        for split_name, split in self.splits().items() if self.train.inputs.is_floating_point() else ():
+            broken = (~split.inputs.flatten(1).isfinite()).any(dim=1).nonzero().flatten().tolist()
+            if broken:
+                raise ValueError(
+                    f"task {self.name}: {len(broken)} of {len(split)} {split_name} images have pixels that are not "
+                    f"finite, the first is number {broken[0]}: leave them out, or mend what makes them"
+                )
+        if self.mean is None or self.std is None:
+            return
+        if not self.mean.isfinite().all() or not self.std.isfinite().all() or not (self.std > 0).all():
+            raise ValueError(
+                f"task {self.name}: mean and std must be finite and std above 0 in every channel, got "
+                f"{self.mean.flatten().tolist()} and {self.std.flatten().tolist()}"
+            )
 
     def splits(self) -> dict[str, Split]:
         """All three, by name."""

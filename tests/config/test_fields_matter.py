@@ -126,7 +126,7 @@ CHANGES: dict[str, tuple[str, str]] = {
     "reward.rent": ("", "reward.rent=log"),
     "reward.twin": ("", "reward.twin=none"),
     "reward.stage_shaping": ("", "reward.stage_shaping=2.0"),
-    "reward.crash_penalty": ("host.lr=1e30", "reward.crash_penalty=50"),
+    "reward.crash_penalty": ("host.lr=1e30 reward.twin=none", "reward.crash_penalty=50"),
     "reward.scale": ("", "reward.scale=1.0"),
     "trainer.num_envs": ("", "trainer.num_envs=4"),
     "trainer.num_steps": ("", "trainer.num_steps=5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -46,6 +47,20 @@ def test_tasks_of_few_classes_pass_and_keep_all_but_one_in_the_family_of_few(
 def test_a_task_of_one_class_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "tiny", partial(tiny_task, num_classes=1))
     with pytest.raises(ValueError, match=r"^task tiny has num_classes=1: .*; a task needs at least 2 classes$"):
+        preflight(compose("task.name=tiny"))
+
+
+def test_data_that_no_host_gets_a_finite_number_from_is_refused_with_the_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All pixels are finite, but those of one sample so large that the first layer overflows."""
+    whole = tiny_task(TaskOptions(), num_classes=3)
+    images = whole.train.inputs.clone()
+    images[4] = 3e38
+    broken = replace(whole, train=Split(images, whole.train.targets))
+    monkeypatch.setitem(TASKS, "tiny", lambda options: broken)
+    monkeypatch.setattr("esper.tasks._loaded", {})
+    with pytest.raises(ValueError, match=r"on training sample 4 of task tiny: .* numbers that come out are not finite"):
         preflight(compose("task.name=tiny"))
 
 

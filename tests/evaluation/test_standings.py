@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from esper.comparison import Outcome
+from esper.config.errors import RunError
 from esper.config.evaluate import EvaluateConfig
 from esper.envs.instances import Instance
 from esper.envs.records import EpisodeRecord
@@ -158,6 +159,17 @@ def test_tables_have_a_row_per_run_and_a_column_per_host() -> None:
     two = standing("learned", [0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0])
     assert torch.equal(two.returns(), torch.arange(8, dtype=torch.float64).reshape(2, 4))
     assert two.families() == list(FAMILIES)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_returns_that_are_not_finite_are_said_in_one_line(value: float) -> None:
+    with pytest.raises(RunError) as caught:
+        standing("learned", [1.0, value, 2.0, value], [0.0] * 4).check_finite()
+    assert str(caught.value) == (
+        "2 of 8 returns of 'learned' are not finite, so there is no mean or interval; the first is of instance 1, "
+        "family intact (hosts.csv has all)"
+    )
+    standing("learned", [1.0, 0.0, 2.0, 3.0]).check_finite()
 
 
 @pytest.mark.parametrize(("key", "least"), [("draws", 40), ("num_hosts", 2)])

@@ -18,6 +18,24 @@ def tiny(**changes: object) -> TaskData:
     return TaskData(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_pixels_that_are_not_finite_are_refused_by_task_split_and_place(split: str, value: float) -> None:
+    images = torch.zeros(5, 1, 2, 2)
+    images[2, 0, 1, 1] = images[4, 0, 0, 0] = images[4, 0, 0, 1] = value
+    message = f"task tiny: 2 of 5 {split} images have pixels that are not finite, the first is number 2: leave them out"
+    with pytest.raises(ValueError, match=message):
+        tiny(**{split: Split(images, torch.tensor([0, 1, 0, 1, 0]))})
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 0.0), (float("nan"), 1.0), (0.0, float("inf"))])
+def test_pixels_that_would_not_be_finite_once_standardised_are_refused(mean: float, std: float) -> None:
+    split = Split(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
+    numbers = {"mean": torch.full((1, 1, 1), mean), "std": torch.full((1, 1, 1), std)}
+    with pytest.raises(ValueError, match="task tiny: mean and std must be finite and std above 0 in every"):
+        tiny(train=split, val=split, test=split, **numbers)
+
+
 EMBEDDED = ("digits", "textbook", "synthetic_images", "synthetic_text")
 """Tasks that need no files; the others are read from small ones in test_published.py and test_text.py."""
 

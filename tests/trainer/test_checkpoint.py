@@ -154,3 +154,20 @@ def test_another_number_of_slots_is_refused_with_both_and_what_to_do(tmp_path: P
     with pytest.raises(CheckpointError, match=r"has 3 slots, this configuration 2: set slots.num_slots=3 or train"):
         restore_policy(load_checkpoint(path), policy, normaliser)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("part", ["policy", "normaliser"])
+def test_numbers_that_are_not_finite_are_refused_by_part_and_name(
+    tmp_path: Path, laboratory: Laboratory, part: str
+) -> None:
+    """A run, an evaluation and a sweep all read checkpoints here: none starts from a policy that decides nothing."""
+    policy, normaliser, _ = trained(laboratory)
+    modules: dict[str, torch.nn.Module] = {"policy": policy, "normaliser": normaliser}
+    name, tensor = next((name, value) for name, value in modules[part].state_dict().items() if value.dim())
+    tensor.view(-1)[1:3] = torch.nan
+    path = tmp_path / "last.pt"
+    save(path, laboratory, **{part: modules[part]})
+    with pytest.raises(
+        CheckpointError, match=rf"last.pt: 2 of {tensor.numel()} numbers of its {part}'s {name} are not"
+    ):
+        load_checkpoint(path)
