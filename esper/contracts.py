@@ -12,7 +12,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -68,12 +68,16 @@ def place_of(function: Callable[..., Any]) -> str:
 # ---------------------------------------------------------------------------------------------------------- the builder
 
 
-def check_builds(what: str, build: Build) -> tuple[nn.Module, tuple[str, ...]]:
-    """Refuse a builder whose modules are not made from their random stream alone, or not all of one shape.
+class Builds(NamedTuple):
+    """What a builder makes: a module, modules from other random streams, and the buffers in which they differ."""
 
-    Returns:
-        A module, and the names of its buffers that depend on the stream.
-    """
+    module: nn.Module
+    others: tuple[nn.Module, ...]
+    drawn: tuple[str, ...]
+
+
+def check_builds(what: str, build: Build) -> Builds:
+    """Refuse a builder whose modules are not made from their random stream alone, or not all of one shape."""
     first, again, *others = (build(derive_seed("contract", stream)) for stream in (0, 0, 1, 2))
     for other in (first, again, *others):
         check_kinds(what, other)
@@ -94,7 +98,7 @@ def check_builds(what: str, build: Build) -> tuple[nn.Module, tuple[str, ...]]:
         for name, tensor in buffers.items()
         if any(not same(tensor, named(other, "buffer")[name]) for other in others)
     )
-    return first, drawn
+    return Builds(first, tuple(others), drawn)
 
 
 def check_kinds(what: str, module: nn.Module) -> None:

@@ -21,22 +21,22 @@ from esper.contracts import (
     gradients,
     run,
 )
-from esper.rng import generator, global_streams
+from esper.rng import global_streams
 
 if TYPE_CHECKING:
     from esper.hosts.custom import CustomHost
 
-NUM_STREAMS = 2
-"""Hosts that are compared with what the builder makes from the same random stream."""
 
-
-def check_host(what: str, host: CustomHost, module: nn.Module, sample: Tensor, ends: Sequence[str]) -> None:
+def check_host(
+    what: str, host: CustomHost, module: nn.Module, others: Sequence[nn.Module], sample: Tensor, ends: Sequence[str]
+) -> None:
     """Refuse a host that does not compute what its module does, or that could not be trained beside others.
 
     Args:
         what: key and name of the module.
         host: of the module, which shares its parameters.
         module: as it was built, in the mode in which hosts will run; it passes :func:`~esper.contracts.check_forward`.
+        others: as its builder makes them from other random streams.
         sample: ``[B, C, H, W]`` or ``int64 [B, T]``, B from 2 on.
         ends: names of the submodules behind which the host was cut.
 
@@ -48,14 +48,13 @@ def check_host(what: str, host: CustomHost, module: nn.Module, sample: Tensor, e
     _check_segments(what, host, sample, ends)
     _check_same(f"{what}: cut behind {', '.join(ends)}, it computes something else", host, module, sample)
     _check_trained(what, module, sample, host.num_classes)
-    for stream in range(NUM_STREAMS):
-        fresh = host.fresh(generator("contract", stream))
-        host.reset(generator("contract", stream))
+    for other in others:
+        host.take(other)
         _check_same(
             f"{what}: a host with the parameters and buffers of another build computes something else than that build; "
             "keep what the builder draws in parameters or buffers",
             host,
-            fresh,
+            other,
             sample,
         )
 

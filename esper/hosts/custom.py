@@ -57,14 +57,17 @@ class CustomHost(SegmentedHost):
         """The module as its builder makes it, under random numbers drawn from ``generator``."""
         return self._build(int(torch.randint(2**62, (), generator=generator)))
 
-    @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
-        """Take the numbers of a :meth:`fresh` module.
+        """Take the numbers of a :meth:`fresh` module."""
+        self.take(self.fresh(generator))
+
+    @torch.no_grad()
+    def take(self, module: nn.Module) -> None:
+        """Copy the numbers of a module that the builder made.
 
         Raises:
             ValueError: it is not like the one that this host was made from.
         """
-        module = self.fresh(generator)
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         for name, parameter in zip(self._names, self.segments.parameters(), strict=True):
             if name not in tensors or tensors[name].shape != parameter.shape:
@@ -94,7 +97,7 @@ def build_custom(
     if sample.is_floating_point():
         sample = sample.nan_to_num()  # what is wrong with the data is not the module's fault
     what, build = f"host.target: {target}", partial(_build, _find(target), target, arguments)
-    module, drawn = check_builds(what, build)
+    module, others, drawn = check_builds(what, build)
     shared = {name: buffer for name, buffer in module.named_buffers() if name not in drawn}
     _check_slots(module, slots)
     _check_output(module, sample, num_classes)
@@ -108,7 +111,7 @@ def build_custom(
     places = _places(segments, nodes, sample)
     names = [origins[id(value)] for value in nn.ModuleList(segments).parameters()]
     host = CustomHost(build, segments, places, num_classes, names, shared)
-    check_host(what, host, module, sample, [_own(node) for node in nodes])
+    check_host(what, host, module, others, sample, [_own(node) for node in nodes])
     return host
 
 

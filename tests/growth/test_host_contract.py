@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper.build import build_laboratory
+from esper.config import compose
 from esper.hosts import CustomHost, build_host
 from esper.population import Population, build_mapping
 from esper.population.layout import flatten_parameters
@@ -400,3 +402,19 @@ def test_arguments_that_a_builder_changes_are_what_they_were_in_the_next_build()
 def popping(widths: list[int]) -> nn.Module:
     layers = [nn.Conv2d(1, widths[0], 3), nn.Conv2d(widths.pop(0), widths[0], 3)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths.pop(0), 10))
+
+
+@pytest.mark.parametrize("case", ["numbers of numpy", "numbers of random", "a drawn table", "a frozen half"])
+def test_a_host_that_never_grows_is_its_twin_whatever_its_builder_draws_from(
+    case: str,
+) -> None:
+    small = ["env.num_epochs=3", "env.steps_per_epoch=1", "task.batch_size=8", "trainer.num_envs=4", "env.mapping=loop"]
+    slots = f"host.slots=[{','.join(slots_of(case))}]"
+    target = [f"host.target={__name__}:build", f"+host.arguments={{case: {case}}}", slots]
+    laboratory = build_laboratory(compose("task=digits", "host=custom", *target, *small, "slots.num_slots=2"))
+    pool = laboratory.pool("train", 4)
+    env = laboratory.env(range(2), pool, laboratory.twins(2, lambda done, total: None), run_seed=0, measure_test=False)
+    env.reset()
+    for _ in range(3):
+        result = env.step(torch.zeros(2, 8, dtype=torch.int64))
+    assert [record.episode_return for record in result.episodes] == [0, 0]
