@@ -23,7 +23,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from esper.config.errors import unknown_key
 from esper.config.evaluate import EvaluateConfig
 from esper.config.hosts import HOST_SCHEMAS, HostConfig
-from esper.config.naming import sweep_name
+from esper.config.naming import as_typed, sweep_name
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
 
@@ -67,7 +67,8 @@ def _hydra() -> DictConfig:
 def _label(root: DictConfig) -> str:
     """Preset, task, or evaluate."""
     label = OmegaConf.select(_hydra(), "runtime.choices.preset") or OmegaConf.select(root, "task.name") or "evaluate"
-    return "+".join(label) if isinstance(label, ListConfig) else label
+    label = "+".join(label) if isinstance(label, ListConfig) else str(label)
+    return label.replace("/", "_")  # of a preset in a folder of presets
 
 
 def register() -> None:
@@ -188,17 +189,6 @@ def summary(config: Config | EvaluateConfig) -> str:
     sections = {"run": root, **{key: value for key, value in plain.items() if isinstance(value, dict)}}
     width = max(map(len, sections))
     return "\n".join(
-        f"{section:<{width}}  " + " ".join(f"{key}={_flat(value)}" for key, value in values.items())
+        f"{section:<{width}}  " + " ".join(f"{key}={as_typed(value)}" for key, value in values.items())
         for section, values in sections.items()
     )
-
-
-def _flat(value: object) -> str:
-    """A value as it is written on the command line."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_flat(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_flat, value)) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(value)

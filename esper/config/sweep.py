@@ -6,9 +6,10 @@ seed, and letters that stand for the whole configuration.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from omegaconf import DictConfig
 
 from esper.config.errors import UsageError, refused
-from esper.config.naming import configuration_letters, letters, readable
+from esper.config.naming import JobName, as_typed, job_name, letters, readable
 from esper.config.store import to_plain
-from esper.runs import RunFolder, RunState
+from esper.runs import RunCondition, RunFolder, RunState
 
 MAX_JOBS = 10_000
 """Most jobs of one sweep; each is composed and checked before the first of them runs."""
@@ -33,17 +34,21 @@ class SweepJob:
 
     Attributes:
         number: from 0, in the order of the sweep.
+        identity: what is the same in jobs that compute the same and have the same folder.
         words: overrides that make it, its name among them.
         label: values that are swept, as a person would say them.
         run_dir: its folder.
         refusal: why it cannot be run; ``None`` if it can.
+        again: number and label of later jobs that are the same, and are not run for themselves.
     """
 
     number: int
+    identity: str
     words: tuple[str, ...]
     label: str
     run_dir: Path
     refusal: str | None = None
+    again: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +71,19 @@ class Planner:
     check: Callable[[Any], None]
 
     def plan(self) -> list[SweepJob]:
-        """All jobs, those that cannot be run marked as such.
+        """All jobs, each once, those that cannot be run marked as such.
 
         Raises:
             UsageError: no job can be run, or two would share a folder.
         """
-        jobs = [self._job(number, words, swept) for number, (words, swept) in enumerate(self._split())]
+        alike: dict[str, list[SweepJob]] = {}
+        for number, (words, swept) in enumerate(self._split()):
+            job = self._job(number, words, swept)
+            alike.setdefault(job.identity, []).append(job)
+        jobs = [
+            replace(first, again=tuple((other.number, other.label) for other in others))
+            for first, *others in alike.values()
+        ]
         if all(job.refusal is not None for job in jobs):
             raise UsageError(jobs[0].refusal or "")
         taken: dict[Path, int] = {}
@@ -106,12 +118,44 @@ class Planner:
                 config = self.load(cfg)
                 self.check(config)
         except UsageError as error:
-            run_dir = Path(self.master.hydra.sweep.dir) / f"{readable(swept)}refused-{letters(sorted(words))}"
-            return SweepJob(number=number, words=tuple(words), label=label, run_dir=run_dir, refusal=str(error))
+            letters_of_words = letters(sorted(words))
+            return SweepJob(
+                number=number,
+                identity=letters_of_words,
+                words=tuple(words),
+                label=label,
+                run_dir=Path(self.master.hydra.sweep.dir) / f"{readable(swept)}refused-{letters_of_words}",
+                refusal=str(error),
+            )
+        plain = to_plain(config)
         if not any(word.lstrip("+").startswith("name=") for word in words):
-            cfg.name = f"{readable(swept)}seed{config.seed}-{configuration_letters(to_plain(config))}"
+            name = job_name(plain, [self._spelled(word) for word in swept])
+            cfg.name = str(name)
+            cfg.name = _known_as(self.folder_of(cfg), name) or str(name)
             named.append(f"name={cfg.name}")
-        return SweepJob(number=number, words=tuple(named), label=label, run_dir=self.folder_of(cfg))
+            del plain["name"]
+        return SweepJob(
+            number=number,
+            identity=json.dumps(plain, sort_keys=True),
+            words=tuple(named),
+            label=label,
+            run_dir=self.folder_of(cfg),
+        )
+
+    def _spelled(self, word: str) -> str:
+        """A word in the one spelling of its value: ``lr=1e-3`` and ``lr=0.001`` are the same."""
+        [parsed] = OverridesParser.create(self.loader).parse_overrides([word])
+        return f"{parsed.key_or_group}={as_typed(parsed.value())}"
+
+
+def _known_as(folder: Path, name: JobName) -> str | None:
+    """Name of another folder, beside this one, in which the same job has been run before; a finished one first."""
+    if folder.exists():
+        return None
+    found = [RunFolder(path) for path in folder.parent.glob(f"*{name.end}") if name.means(path.name)]
+    begun = [run for run in found if run.holds_run]
+    best = min(begun, key=lambda run: (run.condition() is not RunCondition.FINISHED, run.path.name), default=None)
+    return None if best is None else best.path.name
 
 
 def check_size(sweeps: Sequence[Override]) -> None:

@@ -76,6 +76,8 @@ def _announce(sweep_dir: Path, jobs: Sequence[SweepJob], conditions: dict[int, R
     for job in jobs:
         if job.refusal is not None:
             say(f"job {job.number} ({job.label}) is left out: {job.refusal}")
+        for number, label in job.again:
+            say(f"job {number} ({label}) is job {job.number} ({job.label}) again, and is run once")
 
 
 def _launch(
