@@ -15,7 +15,7 @@ from esper.config.growth import IsolateUntil, Mapping
 from esper.config.learning import PPOConfig
 from esper.config.root import Config, ScheduleStep
 from esper.controllers import PlannedGermination
-from esper.devices import resolve_devices, spread
+from esper.devices import resolve_devices, settle, spread
 from esper.envs.features import continuous_features, num_features
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
@@ -218,6 +218,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
     """
     config.check_shares(ranks.size)
     device = resolve_devices(config.devices, ranks.local_size)[ranks.local_rank]
+    settle(device)
     task = load_task(config.task.name, device, **config.task.options())
     host = build_task_host(config, task)
     slot_ids = select_slots(host.slot_ids, config.slots.num_slots, config.slots.ids)

@@ -1,5 +1,7 @@
 """Checkpoints: tensors and plain types only, versioned, written atomically, loaded with ``weights_only``.
 
+All tensors are on the CPU, so that a run goes on anywhere, whatever devices wrote its checkpoint.
+
 Every checkpoint holds the policy, its normaliser and the configuration, which is all that acting needs. ``last.pt``
 also holds the state of training (:mod:`esper.trainer`), from which a run goes on; those kept for good do not.
 """
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from esper.policy import GrowthPolicy, Normaliser
 from esper.runs import RunFolder
-from esper.state import State
+from esper.state import State, on_cpu
 
 FORMAT = "esper-checkpoint"
 VERSION = 2
@@ -57,7 +59,7 @@ def save_checkpoint(
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            torch.save(record, file)
+            torch.save(on_cpu(record), file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -75,9 +75,10 @@ def resolve_devices(devices: object, num_local: int | None = None) -> list[torch
     for word in words:
         if word not in visible:
             mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+            remedy = "" if visible[1:] else "; devices=cpu runs without one"
             raise ValueError(
                 f"devices={shown(devices)}: {word} is not there; visible: {', '.join(visible)} "
-                f"(CUDA_VISIBLE_DEVICES is {'not set' if mask is None else repr(mask)})"
+                f"(CUDA_VISIBLE_DEVICES is {'not set' if mask is None else repr(mask)}){remedy}"
             )
     if num_local is not None and num_local != len(words):
         raise ValueError(
@@ -85,6 +86,23 @@ def resolve_devices(devices: object, num_local: int | None = None) -> list[torch
             "machine: name one per rank, or say devices=auto"
         )
     return [torch.device("cpu") if word == "cpu" else torch.device("cuda", int(word)) for word in words]
+
+
+def device_name(device: torch.device) -> str:
+    """A GPU's model, ``cpu`` for a CPU: devices of one name give the same numbers."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def settle(device: torch.device) -> None:
+    """Make a device the one that this process works on, and one that repeats its numbers.
+
+    cuDNN may choose kernels that add up in any order, and other ones each time that it measures which are fast. Hosts
+    are compared with twins trained elsewhere in the run, which must come out equal to the bit.
+    """
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def intra_op_threads(num_threads: int, num_local: int) -> int:

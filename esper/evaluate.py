@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 def check(config: EvaluateConfig) -> None:
     """Refuse what cannot be evaluated."""
+    # Imported here, so that help and errors of use come at once.
+    from esper.config.preflight import visible_to_ranks
+
+    visible_to_ranks(config)
     from esper.evaluation import check
 
     check(config)

@@ -11,6 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from esper.devices import device_name
+
 AUTOCAST_DTYPES: dict[str, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Values of ``amp``, and the type that matrix products and convolutions then compute in."""
 
@@ -36,7 +38,7 @@ def check_amp(amp: str, device: torch.device) -> None:
     """
     if not supported(amp, device):
         choices = " or ".join(f"amp={name}" for name in AUTOCAST_DTYPES if name != amp and supported(name, device))
-        raise ValueError(f"amp={amp} does not work on this device ({_name(device)}); use {choices}")
+        raise ValueError(f"amp={amp} does not work on this device ({device_name(device)}); use {choices}")
 
 
 @cache
@@ -54,10 +56,6 @@ def supported(amp: str, device: torch.device) -> bool:
     except RuntimeError:  # what torch raises where a kernel is missing
         return False
     return True
-
-
-def _name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _train_something(device: torch.device, dtype: torch.dtype) -> None:

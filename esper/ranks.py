@@ -6,7 +6,9 @@ the life of a host.
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +31,17 @@ MEETING_TIMEOUT = timedelta(minutes=5)
 
 SLURM_PORTS = 20_000, 12_000
 """First port and number of ports, among which a Slurm step's ids pick one: below those that systems give away."""
+
+
+GONE = re.compile(
+    r"gloo.transport|pair closure|Connection (closed|reset|refused)|Broken pipe|failed to connect|time(d |-)?out"
+    r"|ncclRemoteError|NCCL communicator was aborted",
+    re.IGNORECASE,
+)
+"""What gloo, NCCL and the store say when a peer is gone or silent: they have no type of error for it."""
+
+BROKEN_DEVICE = re.compile(r"CUDA (error|failure)", re.IGNORECASE)
+"""What they say when it is this rank's own device that has failed, whatever else they add."""
 
 
 class PeerLost(RuntimeError):
@@ -97,7 +110,15 @@ def _tasks_of_node(tasks: str, node: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This process among the ranks of its run; exchanges do nothing where it is alone."""
+    """This process among the ranks of its run; exchanges do nothing where it is alone.
+
+    Values that are exchanged as objects must be on the CPU: a tensor arrives on the device that it was sent from, which
+    on another rank is a stranger's.
+
+    Raises:
+        ValueError: a tensor of a value to exchange is not on the CPU.
+        PeerLost: another rank has ended or cannot be reached.
+    """
 
     rank: int = 0
     size: int = 1
@@ -135,40 +156,71 @@ class Ranks:
         """Every rank's picklable value, in rank order."""
         if self.size == 1:
             return [value]
-        values: list[Any] = [None] * self.size
+        own, values = pickled(value), [b""] * self.size
         with _peers():
-            dist.all_gather_object(values, value)
-        return values
+            dist.all_gather_object(values, own)
+        return [pickle.loads(content) for content in values]
 
     def gather(self, value: T) -> list[T]:
         """Every rank's picklable value, in rank order, on the first rank; nothing on the others."""
         if self.size == 1:
             return [value]
-        values: list[Any] | None = [None] * self.size if self.is_first else None
+        own, values = pickled(value), [b""] * self.size if self.is_first else None
         with _peers():
-            dist.gather_object(value, values)
-        return values or []
+            dist.gather_object(own, values)
+        return [pickle.loads(content) for content in values or ()]
 
     def broadcast(self, value: T) -> T:
         """The first rank's picklable value, on all."""
         if self.size == 1:
             return value
-        values: list[Any] = [value]
+        values = [pickled(value) if self.is_first else b""]
         with _peers():
             dist.broadcast_object_list(values)
-        return cast(T, values[0])
+        return cast(T, pickle.loads(values[0]))
 
 
 ALONE = Ranks()
 """The only rank of its run."""
 
 
+class _CPUPickler(pickle.Pickler):
+    """Refuses what lives on a device, however deep it is hidden."""
+
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, Tensor | torch.Generator) and value.device.type != "cpu":
+            what = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else "a generator"
+            raise ValueError(f"ranks exchange only what is on the CPU, but {what} is on {value.device}: move it first")
+        return NotImplemented
+
+
+def pickled(value: object) -> bytes:
+    """A value as bytes that mean the same on every rank.
+
+    Raises:
+        ValueError: a tensor or a generator in it is not on the CPU.
+    """
+    file = io.BytesIO()
+    _CPUPickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
+    return file.getvalue()
+
+
 @contextmanager
 def _peers() -> Iterator[None]:
+    """Tell a lost peer from everything else that an exchange can fail of, such as this rank's own device."""
     try:
         yield
     except RuntimeError as error:
+        if not lost_peer(error):
+            raise
         raise PeerLost("an exchange between ranks failed: another rank has ended or cannot be reached") from error
+
+
+def lost_peer(error: RuntimeError) -> bool:
+    """Whether an exchange failed of another rank, and not of this one or its device."""
+    if isinstance(error, torch.AcceleratorError | torch.OutOfMemoryError) or BROKEN_DEVICE.search(str(error)):
+        return False
+    return isinstance(error, dist.DistStoreError) or GONE.search(str(error)) is not None
 
 
 @contextmanager

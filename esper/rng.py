@@ -38,12 +38,12 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(digest.digest(), "big") & _MASK_63
 
 
-def generator(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A fresh generator at the start of the stream that ``parts`` name.
+def generator(*parts: int | str) -> torch.Generator:
+    """A fresh generator at the start of the stream that ``parts`` name, on the CPU whatever device its draws are for.
 
     torch's CPU generator keeps the low 32 bits of a seed: among n streams, two are alike with probability n² / 2**33.
     """
-    return torch.Generator(device=device).manual_seed(derive_seed(*parts))
+    return torch.Generator().manual_seed(derive_seed(*parts))
 
 
 class GlobalStreams:

@@ -11,7 +11,7 @@ from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint
 from esper.config import from_plain, to_plain
 from esper.config.root import Config
 from esper.continuation import FREE, differences, require_continuable
-from esper.devices import intra_op_threads
+from esper.devices import device_name, intra_op_threads
 from esper.ranks import Ranks
 from esper.runs import RunFolder, RunState
 from esper.state import State
@@ -56,8 +56,8 @@ class Start:
                 threads = self.training["ranks"][ranks.rank]["num_threads"]
         torch.set_num_threads(threads)
 
-    def lines(self, ranks: Ranks) -> list[str]:
-        """What a person should know about it."""
+    def lines(self, ranks: Ranks, device: torch.device) -> list[str]:
+        """What a person should know about it, said by the first rank on its device."""
         if not self.reopens:
             return []
         if self.record is None:
@@ -69,6 +69,9 @@ class Start:
                 f"{ranks.size} rank{'s'[: ranks.size != 1]} instead of {before}: environments are redistributed, and "
                 "numbers will differ from those of an uninterrupted run"
             )
+        before, now = self.training["ranks"][0].get("device"), device_name(device)
+        if before not in (None, now):
+            lines.append(f"on {now} instead of {before}: numbers will differ from those of an uninterrupted run")
         return lines
 
 

@@ -32,6 +32,17 @@ def copied(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
+def on_cpu(part: Any) -> Any:
+    """A state with every tensor on the CPU; what is there already is shared."""
+    if isinstance(part, Tensor):
+        return part.detach().to("cpu")
+    if isinstance(part, dict):
+        return {key: on_cpu(value) for key, value in part.items()}
+    if isinstance(part, list | tuple):
+        return type(part)(on_cpu(value) for value in part)
+    return part
+
+
 def plain_fields(record: object) -> State:
     """Fields of a flat dataclass by name, tensors copied: as keyword arguments they make an equal record."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
@@ -42,10 +53,11 @@ class RandomStream:
     """A random generator as a component.
 
     Args:
-        generator: whose draws go on where they were.
+        generator: whose draws go on where they were; on the CPU, since every kind of device has its own form of state.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
+        assert generator.device.type == "cpu", f"a stream on {generator.device} could go on there only"
         self.generator = generator
 
     def state_dict(self) -> State:

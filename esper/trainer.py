@@ -13,7 +13,7 @@ from esper.build import Laboratory, ppo_settings, scheduled
 from esper.checkpoint import restore_policy, save_checkpoint
 from esper.config import to_plain
 from esper.config.learning import Twin
-from esper.devices import spread
+from esper.devices import device_name, spread
 from esper.envs.growth import GrowthEnv
 from esper.envs.twins import TwinCache
 from esper.policy import GrowthPolicy, Normaliser
@@ -24,7 +24,7 @@ from esper.preemption import Preempted, StopSignals, Vote
 from esper.progress import Best, Stopwatch
 from esper.recording import IterationRecorder
 from esper.redistribution import redistributed
-from esper.rng import derive_seed, generator
+from esper.rng import generator
 from esper.rollout import Carry, collect
 from esper.runs import RunFolder, RunState
 from esper.start import Start
@@ -120,8 +120,7 @@ class Trainer:
         )
         self._events = events
         self.escalation = Escalation(hub.level, config.telemetry.escalation_iterations)
-        actions = derive_seed("actions", config.seed, ranks.rank)
-        self._sampling = torch.Generator(laboratory.device).manual_seed(actions)
+        self._sampling = generator("actions", config.seed, ranks.rank)
         self._shuffling = generator("minibatches", config.seed, ranks.rank)
         self.recorder = IterationRecorder(self.env, hub, 1)
         self.iteration, self.best = 0, Best()
@@ -212,7 +211,7 @@ class Trainer:
             self.env.first,
         )
         # Once per rollout, after the update: the buffer's observations keep the scale they were acted on.
-        for moments_of_rank in self.ranks.all_gather(moments(raw)):
+        for moments_of_rank in self.ranks.all_gather(moments(raw).to("cpu")):
             self.normaliser.merge(moments_of_rank)
         timing = _Timing(rollout=tally.rollout_seconds, hosts=tally.host_seconds, update=perf_counter() - collected)
         steps = self.config.trainer.num_envs * self.buffer.num_steps
@@ -233,7 +232,11 @@ class Trainer:
         Args:
             metrics: of the iteration just done; ``None`` in the midst of one.
         """
-        own = states(self._own) | {"carry": self.carry.state_dict(), "num_threads": torch.get_num_threads()}
+        own = states(self._own) | {
+            "carry": self.carry.state_dict(),
+            "num_threads": torch.get_num_threads(),
+            "device": device_name(self.device),
+        }
         ranks = self.ranks.gather(own)
         if not self.ranks.is_first:
             return
@@ -278,8 +281,9 @@ class Trainer:
             restore({name: part for name, part in self._own.items() if name in own}, own)
             for event in own["waiting"]:
                 self.hub.emit(from_state(event))
-            if self.twins is not None:
-                self.twins.require_together(self.pool, self.ranks)  # stacked as these environments are
+        if self.twins is not None:
+            # Those of other stacks or another kind of device are not equal to the bit.
+            self.twins.require_together(self.pool, self.ranks)
         self.carry = Carry.from_state(own["carry"], self.device)
 
     def _stop(self, number: int) -> NoReturn:

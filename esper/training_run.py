@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from esper.build import Laboratory, build_laboratory
 from esper.closing import closing_report
 from esper.comparison import compare
@@ -126,10 +128,20 @@ def _loggers(config: Config, folder: RunFolder) -> list[Logger]:
 
 
 def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Member], start: Start) -> None:
-    resuming = start.lines(laboratory.ranks)
+    resuming = start.lines(laboratory.ranks, laboratory.device)
     choice = [] if start.reopens else laboratory.choice.lines()
-    lines = [summary(laboratory.config), *map(str, members), *choice, f"run folder {folder.path}", *resuming]
-    _say(laboratory.config, lines)
+    told = [*choice, *compile_lines(laboratory.config, laboratory.device), f"run folder {folder.path}", *resuming]
+    _say(laboratory.config, [summary(laboratory.config), *map(str, members), *told])
+
+
+def compile_lines(config: Config, device: torch.device) -> list[str]:
+    """What a person should know before machine code is made of the policy where that seldom pays."""
+    if not config.policy.compile or device.type != "cpu":
+        return []
+    return [
+        "policy.compile=true on a CPU: the first iteration compiles for a minute or more, and the others are hardly "
+        "faster for it; policy.compile=false starts at once"
+    ]
 
 
 def _say(config: Config, lines: Sequence[str]) -> None:

@@ -66,7 +66,7 @@ class PolicyConfig:
     critic: Critic = Critic.op
     """What the value head estimates."""
     compile: bool = False
-    """Run encoder and heads through ``torch.compile``."""
+    """Run encoder and heads through ``torch.compile``: on a CPU it takes a minute or more and rarely pays."""
 
     def __post_init__(self) -> None:
         for key in ("embedding_dim", "encoder_dim", "lstm_dim", "head_dim", "value_dim"):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint, compatible
 from esper.config.checks import at_most, known
+from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Config
 from esper.config.wandb import WandbConfig, WandbMode
 from esper.contracts import check_forward
@@ -24,6 +27,7 @@ def preflight(config: Config) -> None:
     Raises:
         ValueError: names the key, the value and the choices.
     """
+    devices = visible_to_ranks(config)
     # Imported here: they build on much that configuration itself must not need.
     from esper.checkpoint import checkpoint_path, load_checkpoint
     from esper.controllers import AFTER_TRAINING, CONTROLLERS
@@ -44,15 +48,25 @@ def preflight(config: Config) -> None:
                 f"evaluation.controllers: {controller!r} needs {AFTER_TRAINING[controller]}, so it belongs to "
                 f"python -m esper.evaluate; choose from {', '.join(choices)}"
             )
-    placement = outside_placement()
-    devices = resolve_devices(config.devices, placement.local_size if placement else None)
-    config.check_shares(placement.size if placement else len(devices))
     for device in dict.fromkeys(devices):
         check_amp(config.amp.name, device)
     check_mirror(config.wandb)
     _check_host(config)
     if config.checkpoint.path is not None:
         check_source(load_checkpoint(checkpoint_path(config.checkpoint.path)), config)
+
+
+def visible_to_ranks(config: Config | EvaluateConfig) -> list[torch.device]:
+    """The devices of this machine's ranks; asked first, since the answer needs nothing else.
+
+    Raises:
+        ValueError: a device is not there, or there are not as many as ranks, or less work than ranks.
+    """
+    placement = outside_placement()
+    devices = resolve_devices(config.devices, placement.local_size if placement else None)
+    if isinstance(config, Config):
+        config.check_shares(placement.size if placement else len(devices))
+    return devices
 
 
 def check_mirror(wandb: WandbConfig) -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from esper.devices import device_name
 from esper.envs.breakdowns import Breakdown, as_guessing, breakdowns
 from esper.envs.instances import Instance, InstanceData, instance_data
 from esper.hosts import SegmentedHost, fault_mask
@@ -147,8 +148,8 @@ class TwinCurve:
 class TwinCache:
     """Curves of never-grown twins, computed once per instance.
 
-    A twin is stacked like the environments it is compared with (same number of hosts, same mapping): only then do
-    both compute bit-equal numbers, and a controller that never grows earns exactly 0.
+    A twin is stacked like the environments it is compared with (same number of hosts, same mapping, same kind of
+    device): only then do both compute bit-equal numbers, and a controller that never grows earns exactly 0.
 
     Args:
         nursery: brings instances to life.
@@ -181,10 +182,8 @@ class TwinCache:
     def require_together(self, instances: Iterable[Instance], ranks: Ranks) -> None:
         """As :meth:`require`, on all ranks at once, which share the work where their stacks are alike."""
         population = self._make_population()
-        device = population.device
-        kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         wanted = list(dict.fromkeys(instances))
-        if len(set(ranks.all_gather((population.num_envs, kind)))) > 1:
+        if len(set(ranks.all_gather((population.num_envs, self._kind)))) > 1:
             self.require(wanted)  # curves of another stack or device would not be equal to the bit
             return
         own = wanted[ranks.rank :: ranks.size]
@@ -204,16 +203,23 @@ class TwinCache:
         return points, loss
 
     def state_dict(self) -> State:
-        """All curves, each with its instance."""
+        """All curves, each with its instance, and the kind of device that they come from."""
         return {
+            "device": self._kind,
             "curves": [
                 {"instance": asdict(instance), **plain_fields(curve)} for instance, curve in self._curves.items()
-            ]
+            ],
         }
 
+    @property
+    def _kind(self) -> str:
+        return device_name(self._nursery.task.device)
+
     def load_state_dict(self, state: State) -> None:
-        """Have these curves, and no others."""
+        """Have these curves and no others; none if they are of another kind of device."""
         self._curves = {}
+        if state.get("device") != self._kind:
+            return
         for record in state["curves"]:
             values = dict(record)
             instance = Instance(**values.pop("instance"))

@@ -84,10 +84,14 @@ class MaskedCategorical:
         return self._only_relevant(self.log_probs.argmax(-1))
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One choice per row, ``int64 [...]``, by the Gumbel-max trick; all randomness comes from ``generator``."""
-        device = self.log_probs.device if generator is None else generator.device
-        noise = torch.empty(self.log_probs.shape, device=device).exponential_(generator=generator)
-        gumbel = -noise.to(self.log_probs.device).clamp(min=torch.finfo(torch.float32).tiny).log()
+        """One choice per row, ``int64 [...]``, by the Gumbel-max trick.
+
+        All randomness comes from ``generator``, on the CPU whatever the device: its state is then the same on all.
+        """
+        noise = torch.empty(self.log_probs.shape).exponential_(generator=generator)
+        # The device need not be waited for: what it copies from is not written again.
+        noise = noise.to(self.log_probs.device, non_blocking=True)
+        gumbel = -noise.clamp(min=torch.finfo(torch.float32).tiny).log()
         return self._only_relevant((self.log_probs + gumbel).argmax(-1))
 
     def _only_relevant(self, values: Tensor) -> Tensor:

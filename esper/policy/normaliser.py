@@ -5,7 +5,7 @@ Axis legend: D = features, ... = any leading shape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,10 @@ class Moments:
     count: Tensor
     mean: Tensor
     m2: Tensor
+
+    def to(self, device: torch.device | str) -> Moments:
+        """The same numbers on a device."""
+        return Moments(**{item.name: getattr(self, item.name).to(device) for item in fields(self)})
 
 
 def moments(features: Tensor) -> Moments:
@@ -78,6 +82,7 @@ class Normaliser(nn.Module):
         return torch.where(self.continuous & (self.count > 0), normalised, features.double()).float()
 
     def merge(self, new: Moments) -> None:
-        """Take in the moments of a batch, for example those of each rank in rank order."""
-        merged = merge_moments(Moments(count=self.count, mean=self.mean, m2=self.m2), new)
+        """Take in the moments of a batch, for example those of each rank in rank order; they may be on any device."""
+        own = Moments(count=self.count, mean=self.mean, m2=self.m2)
+        merged = merge_moments(own, new.to(self.count.device))
         self.count, self.mean, self.m2 = merged.count, merged.mean, merged.m2

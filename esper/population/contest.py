@@ -6,6 +6,8 @@ Axis legend: E = environments, S = slots, B = blueprints, N = samples.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from textwrap import shorten
@@ -120,55 +122,61 @@ def hold_contest(workload: Workload, names: tuple[str, ...] = tuple(MAPPINGS), c
         running: dict[str, _Contestant] = {}
         refused: dict[str, str] = {}
         for name in names:
-            try:
-                contestant = _Contestant(workload, name)
-                contestant.turn()  # warm-up, and the first to see that every part runs
-            except (ValueError, RuntimeError) as error:
-                refused[name] = _reason(error)
-                continue
-            running[name] = contestant
-        seconds = {name: [contestant.turn()] for name, contestant in running.items()}
-        for number in range(1, MAX_ROUNDS):
-            best = {name: min(times) for name, times in seconds.items()}
+            with _may_lose(name, running, refused):
+                running[name] = _Contestant(workload, name)
+                running[name].turn()  # warm-up, and the first to see that every part runs
+        times: dict[str, list[float]] = {name: [] for name in running}
+        for number in range(MAX_ROUNDS):
+            best = {name: min(times[name]) for name in running if number}
             limit = HOPELESS * min(best.values(), default=0.0)
-            close = [name for name, time in best.items() if time <= limit or number < SURE_ROUNDS]
-            if len(close) < 2 or perf_counter() - began > BUDGET_SECONDS:
+            close = [name for name in running if number < SURE_ROUNDS or best[name] <= limit]
+            if number and (len(close) < 2 or perf_counter() - began > BUDGET_SECONDS):
                 break
-            first = number % len(close)
+            first = number % max(1, len(close))
             for name in close[first:] + close[:first]:
-                seconds[name].append(running[name].turn())
+                with _may_lose(name, running, refused):
+                    times[name].append(running[name].turn())
         if workload.device.type != "cpu" if compiled is None else compiled:
-            _time_compiled(workload, running, seconds, refused)
-    return Timings(seconds={name: median(times) for name, times in seconds.items()}, refused=refused)
+            _time_compiled(workload, running, times, refused)
+    return Timings(seconds={name: median(times[name]) for name in running}, refused=refused)
+
+
+@contextmanager
+def _may_lose(name: str, running: dict[str, _Contestant], refused: dict[str, str]) -> Iterator[None]:
+    """Take a contestant out with its reason, whatever it fails of: the others can still run."""
+    try:
+        yield
+    except Exception as error:  # compilers and drivers raise errors of all kinds, of which Python's own are a part
+        running.pop(name, None)
+        refused[name] = _reason(error)
 
 
 def _reason(error: Exception) -> str:
-    """Its message on one line; compilers say much."""
-    return shorten(str(error), MAX_REASON, placeholder=" …")
+    """Its message on one line, with its type where the message may not tell what happened; compilers say much."""
+    told = isinstance(error, ValueError | RuntimeError) and str(error)
+    return shorten(str(error) if told else f"{type(error).__name__}: {error}", MAX_REASON, placeholder=" …")
 
 
 def _time_compiled(
     workload: Workload,
     running: dict[str, _Contestant],
-    seconds: dict[str, list[float]],
+    times: dict[str, list[float]],
     refused: dict[str, str],
 ) -> None:
     """Let the fastest mapping that can be compiled compete with itself compiled."""
-    able = [name for name in seconds if f"{name}{COMPILED_SUFFIX}" in COMPILED_MAPPINGS]
+    able = [name for name in running if f"{name}{COMPILED_SUFFIX}" in COMPILED_MAPPINGS]
     if not able:
         return
-    plain = min(able, key=lambda name: median(seconds[name]))
+    plain = min(able, key=lambda name: median(times[name]))
     name = f"{plain}{COMPILED_SUFFIX}"
-    try:
-        contestant = _Contestant(workload, name)
-        contestant.turn()  # compiles
-    except (ValueError, RuntimeError) as error:
-        refused[name] = _reason(error)
-        return
-    seconds[name] = []
+    with _may_lose(name, running, refused):
+        running[name], times[name] = _Contestant(workload, name), []
+        running[name].turn()  # compiles
     for _ in range(COMPILED_ROUNDS):
-        seconds[plain].append(running[plain].turn())
-        seconds[name].append(contestant.turn())
+        for rival in (plain, name):
+            if name in running and rival in running:
+                with _may_lose(rival, running, refused):
+                    times[rival].append(running[rival].turn())
 
 
 def _affordable(workload: Workload) -> int:
@@ -176,12 +184,15 @@ def _affordable(workload: Workload) -> int:
     if workload.device.type != "cpu":
         return workload.num_envs
     few = replace(workload, num_envs=min(2, workload.num_envs))
-    population = _populate(few, build_mapping("loop"), grown=False)
-    growth = _growth(population)
-    for _ in range(2):  # the first time warms up
-        began = perf_counter()
-        _train(few, population, growth)
-        seconds = (perf_counter() - began) / few.num_envs
+    try:
+        population = _populate(few, build_mapping("loop"), grown=False)
+        growth = _growth(population)
+        for _ in range(2):  # the first time warms up
+            began = perf_counter()
+            _train(few, population, growth)
+            seconds = (perf_counter() - began) / few.num_envs
+    except Exception:  # of any kind: the contest meets it again and says what it is
+        return few.num_envs
     return max(few.num_envs, min(workload.num_envs, int(CPU_STEP_SECONDS / seconds)))
 
 
@@ -189,8 +200,8 @@ class _Contestant:
     """One mapping with two populations: bare hosts, and hosts with modules in every third of three states.
 
     Raises:
-        ValueError: the mapping has no form of some layer of the host or of a blueprint.
-        RuntimeError: the mapping fails to run one.
+        ValueError: the mapping has no form of some layer of the host or of a blueprint, or fails to run a blueprint.
+        Exception: of any kind: it fails to run the host.
     """
 
     def __init__(self, workload: Workload, name: str) -> None:
@@ -299,5 +310,5 @@ def _try_blueprints(workload: Workload, mapping: Mapping) -> None:
             feature = torch.zeros(1, *layout_of(family).probe(width, PROBE_SIZE), device=workload.device)
             with torch.no_grad():
                 mapping.call(program, parameters, mapping.pack(feature))
-        except (ValueError, RuntimeError) as error:
-            raise ValueError(f"blueprint {blueprint_id}: {error}") from error
+        except Exception as error:  # whatever compilers and users' code raise
+            raise ValueError(f"blueprint {blueprint_id}: {_reason(error)}") from error

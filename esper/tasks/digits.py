@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_digits
 
 from esper.rng import derive_seed
 from esper.tasks.data import TaskData, split_and_standardise
@@ -26,6 +25,8 @@ def load(options: TaskOptions) -> TaskData:
         DataError: scikit-learn has other digits than it had.
         ValueError: ``num_val`` leaves nothing to train on.
     """
+    from sklearn.datasets import load_digits  # takes as long to import as torch, and other tasks have no use for it
+
     bunch = load_digits()
     found = digest(bunch.images.astype("<f8").tobytes(), bunch.target.astype("<i8").tobytes())
     what, remedy = "load_digits() of scikit-learn", "install another version of scikit-learn"

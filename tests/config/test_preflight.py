@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 import esper.precision
-from esper.build import instance_pool
+from esper.build import build_laboratory, instance_pool
 from esper.config import Config, compose
 from esper.config.errors import explain
 from esper.config.preflight import preflight
-from esper.devices import resolve_devices
+from esper.devices import CHOICES, resolve_devices
 from esper.precision import AUTOCAST_DTYPES, check_amp, supported
 from esper.tasks import TASKS, Split, TaskData, TaskOptions, load_task
+from esper.training_run import compile_lines
 
 
 def tiny_task(options: TaskOptions, *, num_classes: int) -> TaskData:
@@ -200,5 +205,69 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(monkeypatch: py
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES is not set"):
         resolve_devices(7)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match=r"visible: cpu \(.*\); devices=cpu runs without one$"):
+        resolve_devices([0, 1])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ValueError, match=r"devices=\[0,1\] gives 2 devices to the 3 ranks that were started"):
         resolve_devices([0, 1], num_local=3)
+
+
+REFUSED_DEVICES = """
+import sys, time
+from hydra.core.global_hydra import GlobalHydra
+from esper import evaluate, train
+
+for module, *words in (
+    (train, "+preset=smoke", "devices=[0,1]"),
+    (train, "+preset=smoke", "devices=mps"),
+    (train, "-m", "+preset=smoke", "devices=0", "seed=0,1"),
+    (evaluate, "checkpoint=nowhere", "devices=[0,1]"),
+    (evaluate, "checkpoint=nowhere", "devices=mps"),
+):
+    sys.argv = ["esper", *words]
+    try:
+        module.main()
+    except SystemExit as ended:
+        print(ended.code, file=sys.stderr)
+print(time.process_time(), *(name for name in ("esper.policy", "esper.population", "sklearn") if name in sys.modules))
+"""
+
+
+def test_devices_that_are_not_there_are_refused_at_once(tmp_path: Path) -> None:
+    """In one line each, by every command, and before anything is imported that only a run needs."""
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED_DEVICES], capture_output=True, text=True, check=True, cwd=tmp_path, env=hidden
+    )
+    absent = "0 is not there; visible: cpu (CUDA_VISIBLE_DEVICES is ''); devices=cpu runs without one"
+    unknown = f"error: devices must be {CHOICES}; got mps"
+    said = [
+        f"error: devices=[0,1]: {absent}",
+        unknown,
+        f"error: devices=0: {absent}",
+        f"error: devices=[0,1]: {absent}",
+    ]
+    assert done.stderr.splitlines() == [line for message in [*said, unknown] for line in (message, "2")]
+    seconds, *heavy = done.stdout.split()
+    assert heavy == []
+    assert float(seconds) < 8
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_laboratorys_device_repeats_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    build_laboratory(compose("+preset=smoke", "env.mapping=loop"))
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+
+
+def test_compiling_the_policy_on_a_cpu_is_told_before_it_begins() -> None:
+    """It takes a minute or more and makes nothing faster; on a GPU it may pay."""
+    config = compose("+preset=smoke", "policy.compile=true")
+    [line] = compile_lines(config, torch.device("cpu"))
+    assert line.startswith("policy.compile=true on a CPU: the first iteration compiles for a minute or more")
+    assert "policy.compile=false" in line
+    assert compile_lines(config, torch.device("cuda", 0)) == []
+    assert compile_lines(compose("+preset=smoke"), torch.device("cpu")) == []

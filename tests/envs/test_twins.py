@@ -11,6 +11,7 @@ from helpers import mask_host, plain_points, small_laboratory
 from torch import nn
 
 from esper.build import Laboratory
+from esper.envs import twins as twins_module
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.twins import TwinCache
 from esper.hosts import SegmentedHost, fault_mask, reset_parameters
@@ -115,6 +116,21 @@ def test_every_curve_is_computed_once(laboratory: Laboratory, pool: InstancePool
     assert twins[replace(pool[1])] is curve, "an equal instance is the same instance"
     _ = twins[pool[3]]
     assert progress[3:] == [(0, 1), (1, 1)]
+
+
+def test_curves_of_another_kind_of_device_are_computed_anew(
+    laboratory: Laboratory, pool: InstancePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not equal to the bit to what hosts do here, so that a host left alone would earn something."""
+    old, same, other = (cache(laboratory, 2) for _ in range(3))
+    old.require(pool.instances[:1])
+    saved = old.state_dict()
+    same.load_state_dict(saved)
+    assert torch.equal(same[pool[0]].points, saved["curves"][0]["points"])
+    saved["curves"][0]["points"].zero_()
+    monkeypatch.setattr(twins_module, "device_name", lambda device: "another GPU")
+    other.load_state_dict(saved)
+    assert torch.equal(other[pool[0]].points, old[pool[0]].points)
 
 
 def test_few_classes_are_scored_on_their_own_samples(laboratory: Laboratory, pool: InstancePool) -> None:

@@ -279,6 +279,61 @@ class Scripted:
         return self.script[self._name][min(number, len(self.script[self._name]) - 1)]
 
 
+class Unlucky(Scripted):
+    """A contestant that fails at one of its turns, with an error of a kind that nobody has thought of."""
+
+    at: tuple[str, int]
+    error: Exception
+
+    def __init__(self, workload: Workload, name: str) -> None:
+        super().__init__(workload, name)
+        if self.at == (name, -1):
+            raise self.error
+
+    def turn(self) -> float:
+        seconds = super().turn()
+        if self.at == (self._name, self.turns[self._name]):
+            raise self.error
+        return seconds
+
+
+@pytest.mark.parametrize("turn", [-1, 0, 1, 2])
+@pytest.mark.parametrize("name", ["vmap", "vmap_compiled"])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("no form of it"), "no form of it"),
+        (ImportError("no Triton"), "ImportError: no Triton"),
+        (AssertionError(), "AssertionError:"),
+        (FileNotFoundError(2, "No such file", "g++"), "FileNotFoundError: [Errno 2] No such file: 'g++'"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "CUDA out of memory"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_contestant_that_fails_at_any_time_of_anything_loses_and_the_others_go_on(
+    name: str, turn: int, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Scripted.script = {"loop": [2.0], "vmap": [1.0], "vmap_compiled": [0.5]}
+    Scripted.turns = {}
+    Unlucky.at, Unlucky.error = (name, turn), error
+    monkeypatch.setattr(contest, "_Contestant", Unlucky)
+    monkeypatch.setattr(contest, "BUDGET_SECONDS", 60.0)
+    timings = hold_contest(workload(), ("loop", "vmap"), compiled=True)
+    assert timings.refused == {name: reason}
+    assert set(timings.seconds) == ({"loop"} if name == "vmap" else {"loop", "vmap"})
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_host_that_no_mapping_can_run_ends_the_contest_with_every_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise TypeError("not like that")
+
+    monkeypatch.setattr(contest, "train_epoch", fail)
+    timings = hold_contest(workload())
+    assert timings.seconds == {}
+    assert timings.refused == dict.fromkeys(MAPPINGS, "TypeError: not like that")
+
+
 def test_warm_up_and_outliers_do_not_count_and_the_hopeless_stop_early(monkeypatch: pytest.MonkeyPatch) -> None:
     Scripted.script = {"loop": [1.0, 9.0], "vmap": [50.0, 40.0, 2.0], "matmul": [1.0, 2.1, 2.1]}
     Scripted.turns = {}

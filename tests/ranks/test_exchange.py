@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from scenarios import alone, together
+from torch import nn
+
+from esper.policy.normaliser import moments
+from esper.ranks import PeerLost, Ranks
 
 Found = dict[str, Any]
 
@@ -35,6 +40,66 @@ def test_what_ranks_tell_one_another(pair: list[Found]) -> None:
             "gather": [0, 1] if rank == 0 else [],
             "broadcast": "from 0",
         }
+
+
+@pytest.mark.parametrize("exchange", ["all_gather", "gather", "broadcast"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(3, device="meta"),
+        moments(torch.zeros(2, 3, device="meta")),
+        {"deep": [nn.Linear(1, 1, device="meta")]},
+    ],
+    ids=["tensor", "record", "module"],
+)
+def test_objects_with_tensors_of_a_device_are_refused_before_they_are_sent(exchange: str, value: object) -> None:
+    """They would arrive on the sender's device, whose number means another one to the receiver."""
+    with pytest.raises(ValueError, match=r"ranks exchange only what is on the CPU, but a tensor \[.*\] is on meta"):
+        getattr(Ranks(rank=0, size=2), exchange)(value)
+
+
+def cuda_error(text: str) -> RuntimeError:
+    return torch.AcceleratorError(f"CUDA error: {text}\nCUDA kernel errors might be asynchronously reported")
+
+
+GLOO = "[third_party/gloo/gloo/transport/tcp/"
+LOST = [
+    RuntimeError(f"{GLOO}pair.cc:537] Read error [127.0.0.1]:18589: Connection reset by peer. This is typically"),
+    RuntimeError(f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:3470."),
+    RuntimeError(f"{GLOO}unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to complete"),
+    RuntimeError("Application timeout caused pair closure"),
+    dist.DistBackendError("NCCL error in: ncclRemoteError: A call failed possibly due to a network error"),
+    dist.DistBackendError("ncclSystemError: Last error:\nsocketProgress: Connection closed by remote peer a<1>"),
+    dist.DistBackendError("NCCL communicator was aborted on rank 1."),
+    dist.DistStoreError("wait timeout after 300000ms, keys: /default_pg/0"),
+    dist.DistNetworkError("The client socket has failed to connect to any network address of (a, 1)."),
+]
+OWN = [
+    cuda_error("an illegal memory access was encountered"),
+    cuda_error("the launch timed out and was terminated"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    dist.DistBackendError("ncclUnhandledCudaError: Call to CUDA function failed.\nCuda failure 700 'launch timed out'"),
+    dist.DistBackendError("ncclInvalidUsage: This usually reflects invalid usage of NCCL library."),
+    dist.DistNetworkError("The server socket has failed to listen on any local network address. EADDRINUSE"),
+    RuntimeError("Expected all tensors to be on the same device"),
+]
+
+
+@pytest.mark.parametrize("error", [*LOST, *OWN], ids=lambda error: str(error).partition("\n")[0][-40:])
+def test_only_a_lost_peer_is_reported_as_one(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else an exchange fails of is this rank's own failure, and shown as it is."""
+
+    def fail(tensor: torch.Tensor) -> None:
+        raise error
+
+    monkeypatch.setattr(dist, "all_reduce", fail)
+    with pytest.raises(RuntimeError) as caught:
+        Ranks(rank=0, size=2).sum(torch.zeros(1))
+    if error in LOST:
+        assert isinstance(caught.value, PeerLost)
+        assert caught.value.__cause__ is error
+    else:
+        assert caught.value is error
 
 
 def test_all_ranks_stop_at_the_same_point_for_a_signal_that_one_has_heard(pair: list[Found], single: Found) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sklearn.datasets
 import torch
 from numpy.typing import NDArray
 
-import esper.tasks.digits
 from esper.downloads import DataError, Source
 from esper.tasks import TASKS, TaskOptions, cifar10, fashion_mnist, load_task, tinystories
 from esper.tasks.fashion_mnist import SYSTEM_FOLDER
@@ -207,9 +207,9 @@ def test_stories_in_a_cache_that_cannot_be_written_are_read_through_again(
 
 
 def test_other_digits_than_ever_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, bunch = load_task("digits"), esper.tasks.digits.load_digits()
+    real, bunch = load_task("digits"), sklearn.datasets.load_digits()
     bunch.images[7, 3, 3] += 1
-    monkeypatch.setattr(esper.tasks.digits, "load_digits", lambda: bunch)
+    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: bunch)
     with pytest.raises(DataError, match=r"^task digits: load_digits\(\) of scikit-learn is not .*task.verify=false$"):
         TASKS["digits"](TaskOptions())
     changed = TASKS["digits"](TaskOptions(verify=False))
