@@ -14,8 +14,9 @@ from torch import Tensor
 
 from esper.actions import OP_NAMES, OP_WAIT
 from esper.build import Laboratory
-from esper.controllers import TUNED, Controller, ControllerContext, Static, Tuning, build_controller
+from esper.controllers import CONTROLLERS, TUNED, Controller, ControllerContext, Static, Tuning, build_controller
 from esper.envs.growth import GrowthEnv
+from esper.envs.instances import InstancePool
 from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
@@ -25,6 +26,7 @@ from esper.rng import derive_seed
 from esper.tallies import OpCounts
 from esper.telemetry.summary import ControllerSummary, Mean, mean_sem
 from esper.telemetry.timeline import EpisodeTimeline
+from esper.user_code import is_ours
 
 Progress = Callable[[str, int, int], None]
 
@@ -170,19 +172,7 @@ def compare(
     share = laboratory.share(evaluation.num_hosts)
     if twins is not None:
         twins.require_together(pool, ranks)
-    context = ControllerContext(
-        num_envs=len(share),
-        slot_ids=laboratory.slot_ids,
-        compatible=laboratory.compatible,
-        max_seeds=laboratory.max_seeds,
-        seed=derive_seed("evaluation", laboratory.config.seed, ranks.rank),
-        schedule=laboratory.schedule(),
-        policy=policy,
-        normaliser=normaliser,
-        deterministic=evaluation.deterministic,
-        families=[pool.draw(RUN_SEED, number, 0).family for number in share],
-        tuning=tuning,
-    )
+    context = _context(laboratory, pool, policy, normaliser, tuning)
     outcomes: dict[str, Outcome] = {}
     # The learned controller first: static_final trains what it ended with.
     for name in sorted(evaluation.controllers, key=lambda name: name != "learned"):
@@ -199,6 +189,41 @@ def compare(
         if parts:
             outcomes[name] = Outcome.merged(parts)
     return [outcomes[name] for name in evaluation.controllers if name in outcomes]
+
+
+def _context(
+    laboratory: Laboratory, pool: InstancePool, policy: GrowthPolicy, normaliser: Normaliser, tuning: Tuning | None
+) -> ControllerContext:
+    """What controllers are built from, for this rank's share of the held-out hosts."""
+    evaluation = laboratory.config.evaluation
+    share = laboratory.share(evaluation.num_hosts)
+    return ControllerContext(
+        num_envs=len(share),
+        slot_ids=laboratory.slot_ids,
+        compatible=laboratory.compatible,
+        max_seeds=laboratory.max_seeds,
+        seed=derive_seed("evaluation", laboratory.config.seed, laboratory.ranks.rank),
+        schedule=laboratory.schedule(),
+        policy=policy,
+        normaliser=normaliser,
+        deterministic=evaluation.deterministic,
+        families=[pool.draw(RUN_SEED, number, 0).family for number in share],
+        tuning=tuning,
+    )
+
+
+def try_own_controllers(laboratory: Laboratory, names: Sequence[str]) -> None:
+    """Build the controllers that users have added, to know before a run whether they can be built after it.
+
+    Raises:
+        ValueError: one cannot.
+    """
+    own = [name for name in names if not is_ours(CONTROLLERS[name])]
+    if own:
+        pool = laboratory.pool("held_out", laboratory.config.evaluation.num_hosts)
+        context = _context(laboratory, pool, *laboratory.policy(), tuning=None)
+        for name in own:
+            build_controller(name, context)
 
 
 def require_growth(name: str, num_germinated: int, ops: OpCounts, tuning: Tuning | None) -> None:

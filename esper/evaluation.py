@@ -17,7 +17,7 @@ import torch
 
 from esper.build import Laboratory, build_laboratory, instance_pool
 from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint, restore_policy
-from esper.comparison import Outcome, compare
+from esper.comparison import Outcome, compare, try_own_controllers
 from esper.config import from_plain, summary, to_plain, to_yaml
 from esper.config.checks import known
 from esper.config.errors import refused
@@ -153,6 +153,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
     with refused(EvaluateConfig):
         trained = read_trained(config)
         laboratory = build_laboratory(experiment(config, trained), ranks)
+        try_own_controllers(laboratory, config.controllers)
         policies = [_restore(laboratory, run) for run in trained]
         tuning = read_tunings(config, laboratory.config)
     folder = RunFolder(run_dir)

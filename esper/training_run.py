@@ -12,7 +12,7 @@ import torch
 
 from esper.build import Laboratory, build_laboratory
 from esper.closing import closing_report
-from esper.comparison import compare
+from esper.comparison import compare, try_own_controllers
 from esper.config import summary, to_plain, to_yaml
 from esper.config.errors import refused
 from esper.config.learning import Twin
@@ -63,6 +63,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
                 return
             start.set_threads(ranks)
             laboratory = build_laboratory(start.config, ranks)
+            try_own_controllers(laboratory, laboratory.config.evaluation.controllers)
         config = laboratory.config  # with the mapping that was chosen
         members = describe(laboratory)
         if ranks.is_first:

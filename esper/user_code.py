@@ -56,3 +56,9 @@ def _place(error: BaseException) -> str | None:
 def is_ours(function: Callable[..., object]) -> bool:
     """Whether a function is Esper's own, whose refusals are in one line already."""
     return str(getattr(function, "__module__", "")).startswith("esper.")
+
+
+def named(function: Callable[..., object]) -> str:
+    """A function by its module and name."""
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"

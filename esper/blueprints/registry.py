@@ -8,6 +8,7 @@ W]`` for the family ``cnn``, ``[B, T, C]`` for ``transformer``), is the identity
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import torch
@@ -16,34 +17,54 @@ from torch import Tensor, nn
 from esper.actions import BLUEPRINT_IDS
 from esper.layouts import Layout, layout_of
 from esper.rng import global_streams
+from esper.user_code import named, of_the_user
 
 Builder = Callable[[int], nn.Module]
 
 BLUEPRINTS: dict[str, dict[str, Builder]] = {}
 """Host family to blueprint id to builder. Change it through :func:`register`."""
 
+CUSTOM_IDS: list[str] = []
+"""Ids that are not built in, in index order."""
+
 _PROBE_SIZE = 4
-_CUSTOM_IDS: list[str] = []
+_ID = re.compile(r"\w[\w.-]*")
 
 
 def register(family: str, blueprint_id: str, builder: Builder) -> None:
     """Offer a blueprint to a host family. A new id gets the next free index of the blueprint head.
 
+    A function that is defined anew, as when its module is run again, takes the place of its former self.
+
     Raises:
-        ValueError: unknown family, or it already has another builder under that id.
+        ValueError: unknown family, an id that is no word, no function, or it already has another builder under that id.
     """
     layout_of(family)
+    if not isinstance(blueprint_id, str) or not _ID.fullmatch(blueprint_id):
+        raise ValueError(f"blueprint id {blueprint_id!r}: choose letters, digits, dots, dashes and underscores")
+    if not callable(builder):
+        raise ValueError(f"blueprint {blueprint_id!r}: its builder must be a function of a width, got {builder!r}")
     known = BLUEPRINTS.setdefault(family, {})
-    if known.get(blueprint_id, builder) is not builder:
-        raise ValueError(f"{family} hosts already have a blueprint {blueprint_id!r}; choose another id")
+    there = known.get(blueprint_id, builder)
+    if not _same(there, builder):
+        raise ValueError(
+            f"{family} hosts already have a blueprint {blueprint_id!r}, built by {named(there)}; choose another id for "
+            f"that of {named(builder)}"
+        )
     known[blueprint_id] = builder
-    if blueprint_id not in BLUEPRINT_IDS and blueprint_id not in _CUSTOM_IDS:
-        _CUSTOM_IDS.append(blueprint_id)
+    if blueprint_id not in BLUEPRINT_IDS and blueprint_id not in CUSTOM_IDS:
+        CUSTOM_IDS.append(blueprint_id)
+
+
+def _same(one: Builder, other: Builder) -> bool:
+    """Whether two builders are one, or one function of a module that was run twice."""
+    name = getattr(one, "__qualname__", "<none>")
+    return one is other or (named(one) == named(other) and "<" not in name and hasattr(other, "__qualname__"))
 
 
 def blueprint_ids() -> tuple[str, ...]:
     """All blueprint ids in index order: the built-in ones, then users' own in order of registration."""
-    return (*BLUEPRINT_IDS, *_CUSTOM_IDS)
+    return (*BLUEPRINT_IDS, *CUSTOM_IDS)
 
 
 def build_blueprint(family: str, blueprint_id: str, channels: int) -> nn.Module:
@@ -90,8 +111,9 @@ def _fits(builder: Builder, channels: int, layout: Layout) -> bool:
     probe = torch.zeros(layout.probe(channels, _PROBE_SIZE))
     with torch.no_grad(), global_streams():
         try:
-            result = builder(channels)(probe)
-        except Exception:
+            with of_the_user("blueprint"):
+                result = builder(channels)(probe)
+        except ValueError:
             # A user's module may fail in any way; what a run may grow is checked, and refused with the reason, in
             # esper.blueprints.contract.
             return False

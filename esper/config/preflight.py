@@ -31,13 +31,14 @@ def preflight(config: Config) -> None:
     # Imported here: they build on much that configuration itself must not need.
     from esper.checkpoint import checkpoint_path, load_checkpoint
     from esper.controllers import AFTER_TRAINING, CONTROLLERS
-    from esper.envs.rewards import REWARDS
+    from esper.envs.rewards import REWARDS, reward_family
     from esper.population import PROBE_NAMES
     from esper.transfer import check_source
 
     known("task.name", config.task.name, TASKS)
     known("host.name", config.host.name, HOSTS)
     known("reward.family", config.reward.family, REWARDS)
+    reward_family(config.reward.family)
     for probe in config.observation.slot_probes:
         known("observation.slot_probes", probe, PROBE_NAMES)
     for controller in config.evaluation.controllers:

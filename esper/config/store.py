@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import secrets
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from esper.config.evaluate import EvaluateConfig
 from esper.config.hosts import HOST_SCHEMAS, HostConfig
 from esper.config.naming import as_typed, sweep_name
 from esper.config.paths import CONF_DIR
+from esper.config.plugins import activate
 from esper.config.root import Config
 
 Schema = TypeVar("Schema")
@@ -91,17 +91,9 @@ def load(cfg: DictConfig, schema: type[Schema]) -> Schema:
         ValueError: a value is missing, out of range, or contradicts another; names the key in full.
     """
     _check_keys(cfg, schema)
-    for name in cfg.get("plugins", []):
-        _import(name)
+    if "plugins" in cfg:
+        activate(cfg.plugins)
     return cast(Schema, OmegaConf.to_object(cfg))
-
-
-def _import(name: str) -> None:
-    """Run a user's module, so that what it registers can be named by other keys."""
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"plugins: cannot import {name!r} ({error})") from error
 
 
 def _check_keys(node: DictConfig, schema: type, prefix: str = "") -> None:

@@ -21,6 +21,7 @@ from esper.controllers.tuned import TUNED, GrowthPlan, Tuning
 from esper.envs.records import PlantedModule
 from esper.policy import GrowthPolicy, Normaliser
 from esper.rng import generator
+from esper.user_code import is_ours, named, of_the_user
 
 T = TypeVar("T")
 
@@ -168,10 +169,20 @@ AFTER_TRAINING: dict[str, str] = {
 
 
 def build_controller(name: str, context: ControllerContext) -> Controller:
-    """The controller of that name; raises ``ValueError`` naming the choices, or what the context lacks."""
+    """The controller of that name; raises ``ValueError`` naming the choices, or what is missing or wrong."""
     if name not in CONTROLLERS:
         raise ValueError(f"unknown controller {name!r}; choose from {', '.join(CONTROLLERS)}")
-    return CONTROLLERS[name](context)
+    build = CONTROLLERS[name]
+    if is_ours(build):
+        return build(context)
+    what = f"controller {name!r}: {named(build)}"
+    with of_the_user(what):
+        controller = build(context)
+    lacking = [method for method in ("reset", "act") if not callable(getattr(controller, method, None))]
+    if lacking or not isinstance(getattr(controller, "name", None), str):
+        lacks = ", ".join(lacking) or "name"
+        raise ValueError(f"{what} returns a {type(controller).__name__}, which is no Controller: it has no {lacks}")
+    return controller
 
 
 __all__ = [

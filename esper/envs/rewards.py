@@ -290,8 +290,11 @@ def reward_family(name: str) -> RewardFamily:
     """The family of that name.
 
     Raises:
-        ValueError: unknown name.
+        ValueError: unknown name, or what a user has registered is no such thing.
     """
     if name not in REWARDS:
         raise ValueError(f"reward family '{name}' is unknown; choose one of {', '.join(REWARDS)}")
-    return REWARDS[name]
+    family = REWARDS[name]
+    if not isinstance(family, RewardFamily):
+        raise ValueError(f"reward.family={name}: a {type(family).__name__} is registered, not a RewardFamily")
+    return family

@@ -11,6 +11,7 @@ from esper.tasks import cifar10, digits, fashion_mnist, synthetic, textbook, tin
 from esper.tasks.data import IGNORED, Kind, Split, TaskData
 from esper.tasks.options import TaskOptions
 from esper.tasks.order import epoch_indices
+from esper.user_code import is_ours, named, of_the_user
 
 TASKS: dict[str, Callable[[TaskOptions], TaskData]] = {
     "digits": digits.load,
@@ -22,7 +23,7 @@ TASKS: dict[str, Callable[[TaskOptions], TaskData]] = {
     "synthetic_text": synthetic.load_text,
 }
 
-_loaded: dict[tuple[str, TaskOptions, torch.device], TaskData] = {}
+_loaded: dict[tuple[Callable[[TaskOptions], TaskData], TaskOptions, torch.device], TaskData] = {}
 
 
 def load_task(name: str, device: torch.device | str = "cpu", **options: Any) -> TaskData:
@@ -34,17 +35,28 @@ def load_task(name: str, device: torch.device | str = "cpu", **options: Any) -> 
         options: of :class:`TaskOptions`.
 
     Raises:
-        ValueError: unknown name.
+        ValueError: unknown name, or a user's loader that fails or returns something else.
     """
     if name not in TASKS:
         raise ValueError(f"unknown task {name!r}; known: {', '.join(sorted(TASKS))}")
     # An empty tensor resolves "cuda" to the current device, so that "cuda" and "cuda:0" share a copy.
-    key = (name, TaskOptions(**options), torch.empty(0, device=device).device)
+    key = (TASKS[name], TaskOptions(**options), torch.empty(0, device=device).device)
     if key not in _loaded:
-        task = TASKS[name](key[1])
+        task = _load(name, key[1])
         limit = key[1].max_samples
         _loaded[key] = (task if limit is None else task.first(limit)).to(key[2])
     return _loaded[key]
+
+
+def _load(name: str, options: TaskOptions) -> TaskData:
+    load = TASKS[name]
+    if is_ours(load):
+        return load(options)
+    with of_the_user(f"task.name={name}: {named(load)}"):
+        task = load(options)
+    if not isinstance(task, TaskData):
+        raise ValueError(f"task.name={name}: {named(load)} returns a {type(task).__name__}, not a TaskData")
+    return task
 
 
 __all__ = ["IGNORED", "TASKS", "Kind", "Split", "TaskData", "TaskOptions", "epoch_indices", "load_task"]

@@ -22,11 +22,11 @@ LEAVES = (nn.Conv2d, nn.GroupNorm, nn.ReLU, nn.AdaptiveAvgPool2d)
 @pytest.fixture
 def empty_extension() -> Iterator[None]:
     """Take back what a test registers."""
-    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry._CUSTOM_IDS)
+    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry.CUSTOM_IDS)
     yield
     BLUEPRINTS.clear()
     BLUEPRINTS.update(tables)
-    registry._CUSTOM_IDS[:] = custom
+    registry.CUSTOM_IDS[:] = custom
 
 
 def newborn(blueprint_id: str, channels: int, algorithm: BlendAlgorithm, alpha: float = 0.5) -> BlendedModule:

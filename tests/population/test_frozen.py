@@ -30,11 +30,11 @@ def half_frozen(channels: int) -> nn.Module:
 @pytest.fixture(autouse=True)
 def blueprint() -> Iterator[int]:
     """Index of the half-frozen blueprint; taken back after the test."""
-    custom = list(registry._CUSTOM_IDS)
+    custom = list(registry.CUSTOM_IDS)
     register("cnn", "half_frozen", half_frozen)
     yield blueprint_ids().index("half_frozen")
     del BLUEPRINTS["cnn"]["half_frozen"]
-    registry._CUSTOM_IDS[:] = custom
+    registry.CUSTOM_IDS[:] = custom
 
 
 def frozen_host() -> SegmentedHost:

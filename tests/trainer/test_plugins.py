@@ -35,12 +35,12 @@ def build_wide(channels: int) -> nn.Module:
 @pytest.fixture(scope="module")
 def own_blueprint() -> Iterator[int]:
     """The only one that may germinate, behind all built-in ones."""
-    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry._CUSTOM_IDS)
+    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry.CUSTOM_IDS)
     register("cnn", OWN, build_wide)
     yield blueprint_ids().index(OWN)
     BLUEPRINTS.clear()
     BLUEPRINTS.update(tables)
-    registry._CUSTOM_IDS[:] = custom
+    registry.CUSTOM_IDS[:] = custom
 
 
 WORDS = (*SMALL, f"slots.blueprints=[{OWN}]", "env.num_epochs=8", "instances.num_train=7", "evaluation.num_hosts=3")
