@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 _NOT_THEIRS = (
@@ -60,5 +61,7 @@ def is_ours(function: Callable[..., object]) -> bool:
 
 def named(function: Callable[..., object]) -> str:
     """A function by its module and name."""
+    while isinstance(function, partial):
+        function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"

@@ -150,7 +150,7 @@ CHANGES: dict[str, tuple[str, str]] = {
 ELSEWHERE = {
     **{f"wandb.{item.name}": "tests/telemetry/test_wandb.py" for item in dataclasses.fields(TrainWandbConfig)},
     "devices": "tests/ranks",
-    "plugins": "tests/trainer/test_plugins.py",
+    "plugins": "tests/config/test_plugins.py",
     "resume": "tests/config/test_cli.py and tests/trainer/test_resume.py",
     "checkpoint.path": "tests/trainer/test_transfer.py",
     "checkpoint.partial": "tests/trainer/test_transfer.py",

@@ -95,17 +95,16 @@ def test_a_module_that_cannot_be_imported_is_one_line_with_its_place(
 
 
 BUILDERS = {
-    "raises": ("1 / 0", "8 channels: ZeroDivisionError: division by zero (builder_a.py:4)"),
-    "exits": ("import sys; sys.exit(1)", "8 channels: it asks to exit with code 1 (builder_a.py:4)"),
-    "nothing": ("pass", "8 channels: it returns a NoneType, not a torch.nn.Module"),
-    "a class": ("return nn.Identity", "8 channels: it returns a type, not a torch.nn.Module"),
-    "lazy": ("return nn.LazyConv2d(8, 1)", "parameter 'weight' has no shape before a pass (a lazy layer)"),
+    "raises": ("1 / 0", "for 8 channels: ZeroDivisionError: division by zero (builder_a.py:4)"),
+    "exits": ("import sys; sys.exit(1)", "for 8 channels: it asks to exit with code 1 (builder_a.py:4)"),
+    "nothing": ("pass", "it must be a torch.nn.Module, not a NoneType"),
+    "a class": ("return nn.Identity", "it must be a torch.nn.Module, not a type"),
+    "lazy": ("return nn.LazyConv2d(8, 1)", "parameter 'weight' has no shape before the first pass (a lazy layer)"),
     "varying": (
         "n.append(0); return nn.Conv2d(channels, channels, 1 + 2 * len(n), padding=len(n))",
-        "parameter 'weight' is [8, 8, 3, 3] in one module and [8, 8, 5, 5] in another",
+        "parameter 'weight' is float32 [8, 8, 3, 3] in one build and float32 [8, 8, 5, 5] in another",
     ),
-    "does not run": ("return nn.Linear(3, 3)", "features [2, 8, 4, 4]: RuntimeError: mat1 and mat2 shapes"),
-    "a tuple": ("return nn.LSTM(4, 4)", "features [2, 8, 4, 4]: "),
+    "does not run": ("return nn.Linear(3, 3)", "it does not run on [2, 8, 4, 4]: RuntimeError: mat1 and mat2 shapes"),
 }
 
 
@@ -115,8 +114,15 @@ def test_a_blueprint_that_cannot_be_built_or_run_is_one_line_with_its_builder(wr
     source = f"from torch import nn\nn = []\ndef build(channels):\n    {body}\n"
     write(builder_a=f"{source}from esper.blueprints import register\nregister('cnn', 'own', build)")
     said = refusal("plugins=[builder_a]", "slots.blueprints=[own]")
-    assert said.startswith("plugins: blueprint 'own' (builder_a.build): ")
+    assert said.startswith("plugins: blueprint 'own' of cnn hosts (builder_a.py:3): ")
     assert message in said
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
+def test_a_blueprint_that_no_run_may_grow_harms_none(write: Write, kind: str) -> None:
+    source = f"from torch import nn\nn = []\ndef build(channels):\n    {BUILDERS[kind][0]}\n"
+    write(builder_a=f"{source}from esper.blueprints import register\nregister('cnn', 'own', build)")
+    preflight(compose("+preset=smoke", "plugins=[builder_a]", "slots.blueprints=[norm]"))
 
 
 LOADERS = {

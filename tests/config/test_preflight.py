@@ -51,7 +51,7 @@ def test_tasks_of_few_classes_pass_and_keep_all_but_one_in_the_family_of_few(
 
 def test_a_task_of_one_class_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "tiny", partial(tiny_task, num_classes=1))
-    with pytest.raises(ValueError, match=r"^task tiny has num_classes=1: .*; a task needs at least 2 classes$"):
+    with pytest.raises(ValueError, match=r"^task.name=tiny: .*num_classes=1: .*; a task needs at least 2 classes"):
         preflight(compose("task.name=tiny"))
 
 

@@ -205,11 +205,11 @@ GOOD: dict[str, Callable[[int], nn.Module]] = {
 @pytest.fixture(autouse=True)
 def empty_extension() -> Iterator[None]:
     """Take back what a test registers."""
-    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry._CUSTOM_IDS)
+    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry.CUSTOM_IDS)
     yield
     BLUEPRINTS.clear()
     BLUEPRINTS.update(tables)
-    registry._CUSTOM_IDS[:] = custom
+    registry.CUSTOM_IDS[:] = custom
 
 
 @pytest.mark.parametrize("case", BAD)
