@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 
 from esper.config import Config, UsageError, compose, to_yaml
@@ -158,9 +158,7 @@ def test_hydra_full_error_shows_where_an_error_of_use_arose(
 
 
 def test_the_installed_module_refuses_from_any_folder(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "esper.train", "+preset=nope"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = processes.run([sys.executable, "-m", "esper.train", "+preset=nope"], cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"error: preset: unknown 'nope'; choose from {PRESETS}\n"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException
@@ -291,9 +291,6 @@ def test_a_launcher_whose_package_is_missing_says_what_to_install(name: str) -> 
 
 def test_two_processes_that_start_in_the_same_second_get_folders_of_their_own(tmp_path: Path) -> None:
     script = "from esper.config import compose; print(compose().name)"
-    names = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
+    names = [processes.run([sys.executable, "-c", script], check=True).stdout for _ in range(2)]
     starts = [name.strip().rsplit("-", 1) for name in names]
     assert starts[0][1] != starts[1][1]

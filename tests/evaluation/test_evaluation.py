@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import SMALL
+from processes import run
 
 from esper.build import build_laboratory
 from esper.checkpoint import save_checkpoint
@@ -141,7 +141,7 @@ def test_run_seeds_of_different_experiments_are_not_mixed(runs: list[str], tmp_p
 )
 def test_the_command_answers_in_one_line(tmp_path: Path, words: list[str], message: str) -> None:
     command = [sys.executable, "-m", "esper.evaluate", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run(command, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
@@ -303,7 +303,7 @@ def test_two_ranks_judge_the_same_hosts(config: EvaluateConfig, finished: Path, 
         "devices=[cpu,cpu]",
         f"hydra.run.dir={tmp_path / 'pair'}",
     ]
-    done = subprocess.run([sys.executable, "-m", "esper.evaluate", *words], capture_output=True, text=True, check=False)
+    done = run([sys.executable, "-m", "esper.evaluate", *words])
     assert done.returncode == 0, done.stderr
     assert "learned − it" in done.stdout
     keys = [
@@ -345,10 +345,7 @@ def test_every_field_is_changed_here_or_tested_elsewhere() -> None:
 
 def test_an_evaluation_is_named_by_its_entry_point_and_seed() -> None:
     words = [sys.executable, "-m", "esper.evaluate", "--cfg", "job", "--resolve", "checkpoint=nowhere"]
-    own, given = (
-        subprocess.run([*words, *more], capture_output=True, text=True, check=True).stdout
-        for more in (["seed=7"], ["name=mine"])
-    )
+    own, given = (run([*words, *more], check=True).stdout for more in (["seed=7"], ["name=mine"]))
     assert "name: evaluate-seed7-" in own
     assert "name: mine" in given
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CalledProcessError
+from threading import Event
 from typing import Any
 
 import pytest
+from processes import LIMIT
 
 from esper.actions import HEADS
 from esper.config import compose
@@ -132,14 +134,22 @@ def test_what_a_study_cannot_do_is_refused_at_once(
 
 
 def test_after_a_failure_nothing_more_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
+    begun, cancelled = [], Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            cancelled.set()
+            super().shutdown(wait)
 
     class Fake(Job):
         def run(self) -> None:
             begun.append(self.folder.name)
-            time.sleep(0.3 * len(begun) - 0.3)
             if self.folder.name == "first":
                 raise CalledProcessError(1, ["train"])
+            cancelled.wait(LIMIT)
+
+    monkeypatch.setattr("experiments.growing.ThreadPoolExecutor", Pool)
 
     monkeypatch.setattr("experiments.growing.evaluate", lambda folder, *rest: begun.append(folder.name) or folder)
     jobs = [Fake(Path(name), ()) for name in ("first", "second", "third")]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run
 
 from esper.rng import derive_seed, generator
 
@@ -28,8 +28,8 @@ def test_order_type_and_boundaries_matter() -> None:
 
 def test_seed_is_the_same_in_another_process() -> None:
     command = "from esper.rng import derive_seed; print(derive_seed('order', 7, 3))"
-    run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
-    assert int(run.stdout) == derive_seed("order", 7, 3)
+    done = run([sys.executable, "-c", command], check=True)
+    assert int(done.stdout) == derive_seed("order", 7, 3)
 
 
 def test_a_part_that_is_no_name_and_no_number_is_refused() -> None:

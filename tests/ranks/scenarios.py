@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "ppo")]
 
 from cue_world import filled_buffer, new_buffer, small_policy  # noqa: E402
 from helpers import small_laboratory  # noqa: E402
+from processes import LIMIT, started  # noqa: E402
 
 from esper.policy import GrowthPolicy, Normaliser  # noqa: E402
 from esper.policy.normaliser import moments  # noqa: E402
@@ -211,17 +213,13 @@ def alone() -> dict[str, Any]:
 
 def together() -> list[dict[str, Any]]:
     """What each of two ranks returns."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
         ranks = [
-            subprocess.Popen([sys.executable, __file__, folder, str(rank)], stdout=subprocess.DEVNULL)
+            processes.enter_context(started([sys.executable, __file__, folder, str(rank)], stdout=subprocess.DEVNULL))
             for rank in (0, 1)
         ]
-        try:
-            codes = [rank.wait(timeout=120) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        assert codes == [0, 0]
+        for rank in ranks:  # one that waits for another that has failed hears of it
+            assert rank.wait(LIMIT) == 0
         return [pickle.loads((Path(folder) / f"{rank}.pickle").read_bytes()) for rank in (0, 1)]
 
 

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from processes import hear_interrupts, run, started, wait_for
 
 from esper.checkpoint import load_checkpoint
 from esper.telemetry.records import read_jsonl, without_times
@@ -27,16 +28,9 @@ ENDLESS = (*SMOKE, "trainer.num_iterations=100000", "env.num_epochs=3", "telemet
 PAIR = "devices=[cpu,cpu]"
 UNEVEN = "trainer.num_envs=5"
 
-END_SECONDS = 20 if "PYTEST_XDIST_WORKER" in os.environ else 10
-"""Longest that a run of ranks may take to end. Two ranks beside other tests share the cores with them."""
-
 
 def command(run_dir: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "esper.train", *words, f"hydra.run.dir={run_dir}"]
-
-
-def run(arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=240, **options)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -44,34 +38,14 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def hear_interrupts() -> None:
-    """A shell's background jobs, and all that they start, ignore interrupts unless they say otherwise."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @contextmanager
 def running(run_dir: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A run of two ranks that goes on until it is ended, once its second checkpoint is there."""
     arguments = command(run_dir, PAIR, *ENDLESS, *words)
-    launcher = subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
-    )
-    try:
-        wait_for(lambda: (run_dir / "checkpoints" / "iteration-00002.pt").exists(), 120)
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "preexec_fn": hear_interrupts}
+    with started(arguments, **options) as launcher:
+        wait_for(lambda: (run_dir / "checkpoints" / "iteration-00002.pt").exists(), launcher)
         yield launcher
-    finally:
-        launcher.kill()
-        launcher.wait()
-        assert launcher.stderr is not None
-        launcher.stderr.close()
-
-
-def wait_for(condition: Any, seconds: float) -> None:
-    """Until a condition holds; fails if that takes longer."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, "it took too long"
-        time.sleep(0.05)
 
 
 def ranks_of(launcher: subprocess.Popen[str]) -> list[int]:
@@ -160,7 +134,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_a_usable_checkpoint(tmp
         pids = ranks_of(launcher)
         assert len(pids) == 2
         os.kill(pids[1], signal.SIGKILL)
-        wait_for(lambda: launcher.poll() is not None, END_SECONDS)
+        wait_for(lambda: launcher.poll() is not None)
         assert launcher.stderr is not None
         message = launcher.stderr.read()
         assert launcher.returncode == 1
@@ -181,7 +155,7 @@ def test_ranks_end_when_their_launcher_is_gone(tmp_path: Path) -> None:
         pids = ranks_of(launcher)
         launcher.kill()
         launcher.wait()
-        wait_for(lambda: not any(alive(pid) for pid in pids), END_SECONDS)
+        wait_for(lambda: not any(alive(pid) for pid in pids))
 
 
 @linux
@@ -193,7 +167,7 @@ def test_a_request_to_end_reaches_every_rank_and_the_run_goes_on_later(
     with running(run_dir) as launcher:
         pids = ranks_of(launcher)
         launcher.send_signal(kind)
-        wait_for(lambda: launcher.poll() is not None, END_SECONDS)
+        wait_for(lambda: launcher.poll() is not None)
         assert not any(alive(pid) for pid in pids)
         assert launcher.returncode == code
     status = read(run_dir / "status.json")
@@ -219,7 +193,7 @@ def test_a_second_request_ends_ranks_at_once(tmp_path: Path) -> None:
         time.sleep(1)
         assert launcher.poll() is None, "ranks get the time that they need"
         launcher.send_signal(signal.SIGTERM)
-        wait_for(lambda: launcher.poll() is not None, END_SECONDS)
+        wait_for(lambda: launcher.poll() is not None)
         assert launcher.returncode == 143
         assert not any(alive(pid) for pid in pids)
     assert read(run_dir / "status.json")["state"] == "preempted"

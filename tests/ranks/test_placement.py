@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run
 
 from esper.devices import intra_op_threads, num_cores, spread
 from esper.ranks import Placement, outside_placement
@@ -97,7 +97,7 @@ print(int(done), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
 def test_freed_memory_is_taken_again_without_asking_the_system() -> None:
     """A page that comes from the system faults on its first touch."""
-    printed = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    printed = run([sys.executable, "-c", FAULTS], check=True).stdout
     done, faults = map(int, printed.split())
     assert done
     assert faults < 100

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import LIMIT, started
 from run_folders import config, lines, make_run, metrics
 
 from esper.report.folders import EvaluationFolder, Run, find, read
@@ -86,8 +86,8 @@ def test_a_run_whose_process_is_gone_was_killed_but_only_its_own_machine_can_tel
     tmp_path: Path, host: str, expected: str
 ) -> None:
     path = make_run(tmp_path / "run", state="running")
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
+    with started([sys.executable, "-c", ""]) as child:
+        child.wait(LIMIT)
     (path / "status.json").write_text(json.dumps({"state": "running", "host": host, "pid": child.pid}))
     assert read_run(path).state == expected
     (path / "status.json").write_text(json.dumps({"state": "running", "host": host, "pid": os.getpid()}))

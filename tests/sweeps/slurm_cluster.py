@@ -10,11 +10,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from processes import LIMIT, run, started, wait_for
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
-START_SECONDS = 60
 
 CONFIG = """\
 ClusterName=esper
@@ -73,15 +74,11 @@ class Cluster:
 
     def tell(self, *command: str) -> str:
         """Run a client, and return what it prints."""
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=True, timeout=60
-        ).stdout
+        return run(command, env=self.environment, check=True).stdout
 
     def is_up(self) -> bool:
         """Whether the node takes jobs."""
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%T"], env=self.environment, capture_output=True, text=True, check=False
-        )
+        done = run(["sinfo", "--noheader", "--format=%T"], env=self.environment)
         return done.stdout.strip() == "idle"
 
 
@@ -111,21 +108,18 @@ def cluster(root: Path) -> Iterator[Cluster]:
         "munged", "--foreground", "--force", f"--socket={root}/munge.socket", f"--key-file={key}",
         f"--pid-file={root}/munged.pid", f"--log-file={root}/munged.log", f"--seed-file={root}/munged.seed",
     ]  # fmt: skip
-    daemons: list[subprocess.Popen[bytes]] = []
-    try:
-        with (root / "daemons.log").open("wb") as log:
-            for command in (munged, ["slurmctld", "-D"], ["slurmd", "-D", "-N", host]):
-                daemons.append(subprocess.Popen(command, env=found.environment, stdout=log, stderr=log))
-                time.sleep(1.0)
-        deadline = time.monotonic() + START_SECONDS
-        while not found.is_up():
-            assert time.monotonic() < deadline, (root / "daemons.log").read_text()[-4000:]
-            time.sleep(0.5)
+    with ExitStack() as daemons, (root / "daemons.log").open("wb") as log:
+        for command in (munged, ["slurmctld", "-D"], ["slurmd", "-D", "-N", host]):
+            daemon = daemons.enter_context(started(command, env=found.environment, stdout=log, stderr=log))
+            daemons.callback(_stop, daemon)  # in turn, munged last: the others speak through it
+            time.sleep(1.0)
+        try:
+            wait_for(found.is_up)
+        except AssertionError:
+            raise AssertionError((root / "daemons.log").read_text()[-4000:]) from None
         yield found
-    finally:
-        for daemon in reversed(daemons):  # munged last: the others speak through it
-            daemon.terminate()
-            try:
-                daemon.wait(30)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
+
+
+def _stop(daemon: subprocess.Popen[str]) -> None:
+    daemon.terminate()
+    daemon.wait(LIMIT)

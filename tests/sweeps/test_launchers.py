@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import slurm_cluster
+from processes import hear_interrupts, started, wait_for
 
 from esper.telemetry.records import read_jsonl
 
@@ -41,22 +43,20 @@ class Sweep:
         self.dir = root / "multirun" / "mine"
         self._environment = dict(environment) | {"COLUMNS": "200"}
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
         command = [sys.executable, "-m", "esper.train", "-m", *WORDS, "hydra.sweep.dir=multirun/mine", *words]
-        return subprocess.Popen(
+        return started(
             command,
             cwd=self.root,
             env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            process_group=0,
             preexec_fn=hear_interrupts,
         )
 
     def __call__(self, *words: str) -> tuple[int, str]:
-        process = self.start(*words)
-        output, _ = process.communicate(timeout=LONG)
+        with self.start(*words) as process:
+            output, _ = process.communicate(timeout=LONG)
         return process.returncode, output
 
     def runs(self) -> dict[int, Path]:
@@ -74,28 +74,13 @@ class Sweep:
         return [record["iteration"] for record in read_jsonl(path)] if path.exists() else []
 
 
-def hear_interrupts() -> None:
-    """A shell's background jobs, and all that they start, ignore interrupts unless they say otherwise."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def wait_for(what: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
-    """Until something is there; a sweep that ends before is a failure, and shows what it printed."""
-    deadline = time.monotonic() + LONG
-    while not (found := what()):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 def test_a_sweep_of_four_with_a_bad_configuration_and_a_killed_job(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     words = ("seed=0,-1,1,2", "trainer.num_iterations=4", "wandb.mode=offline")
-    process = sweep.start(*words)
-    wait_for(lambda: len(sweep.iterations(1)) >= 2, process)
-    os.kill(sweep.status(1)["pid"], signal.SIGKILL)
-    output, _ = process.communicate(timeout=LONG)
+    with sweep.start(*words) as process:
+        wait_for(lambda: len(sweep.iterations(1)) >= 2, process)
+        os.kill(sweep.status(1)["pid"], signal.SIGKILL)
+        output, _ = process.communicate(timeout=LONG)
     assert process.returncode == 1, output
     assert "job 1 (seed=-1) is left out: seed must be at least 0, got -1" in output
     assert "was killed by SIGKILL" in output
@@ -116,8 +101,8 @@ def test_a_sweep_of_four_with_a_bad_configuration_and_a_killed_job(tmp_path: Pat
 
 def test_two_sweeps_of_one_command_started_together_do_not_clash(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
-    both = [sweep.start("seed=0,1") for _ in range(2)]
-    outputs = [process.communicate(timeout=LONG)[0] for process in both]
+    with sweep.start("seed=0,1") as first, sweep.start("seed=0,1") as second:
+        outputs = [process.communicate(timeout=LONG)[0] for process in (first, second)]
     assert [sweep.status(seed)["state"] for seed in (0, 1)] == ["finished"] * 2, outputs
     assert [sweep.iterations(seed) for seed in (0, 1)] == [[1, 2]] * 2
     assert sorted(path.name.partition("-")[0] for path in sweep.dir.iterdir()) == ["seed0", "seed1"]
@@ -149,12 +134,12 @@ def test_workers_that_are_asked_to_end_start_no_more_jobs_and_the_same_command_g
         "hydra/launcher=workers",
         f"hydra.launcher.n_jobs={side_by_side}",
     )
-    process = sweep.start(*words)
-    wait_for(lambda: all(sweep.iterations(seed) for seed in range(side_by_side)), process)
-    process.terminate()
-    output, _ = process.communicate(timeout=LONG)
-    assert process.returncode == 128 + signal.SIGTERM, output
-    time.sleep(2.0)
+    with sweep.start(*words) as process:
+        wait_for(lambda: all(sweep.iterations(seed) for seed in range(side_by_side)), process)
+        process.terminate()
+        output, _ = process.communicate(timeout=LONG)
+        assert process.returncode == 128 + signal.SIGTERM, output
+        time.sleep(2.0)
     states = [sweep.status(seed).get("state") for seed in range(3)]
     assert states == ["preempted"] * side_by_side + [None] * (3 - side_by_side), output
 
@@ -171,10 +156,10 @@ def test_processes_of_an_interrupted_sweep_leave_checkpoints_and_the_same_comman
     """An interrupt from the keyboard goes to every process of the terminal at once."""
     pytest.importorskip("submitit", reason="needs pip install 'esper[slurm]'")
     sweep = Sweep(tmp_path)
-    process = sweep.start("seed=0,1", *PROCESSES)
-    wait_for(lambda: all(sweep.iterations(seed) for seed in (0, 1)), process)
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=LONG)
+    with sweep.start("seed=0,1", *PROCESSES) as process:
+        wait_for(lambda: all(sweep.iterations(seed) for seed in (0, 1)), process)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=LONG)
     assert process.returncode == 128 + signal.SIGINT, output
     assert "Traceback" not in output
     before = {seed: sweep.iterations(seed) for seed in (0, 1)}
@@ -192,12 +177,12 @@ def test_processes_of_an_interrupted_sweep_leave_checkpoints_and_the_same_comman
 def test_a_process_that_nears_its_time_limit_leaves_a_checkpoint_and_is_started_again(tmp_path: Path) -> None:
     pytest.importorskip("submitit", reason="needs pip install 'esper[slurm]'")
     sweep = Sweep(tmp_path)
-    process = sweep.start("seed=0", *PROCESSES)
-    wait_for(lambda: sweep.iterations(0), process)
-    first = sweep.status(0)["pid"]
-    os.kill(first, signal.SIGUSR2)
-    wait_for(lambda: sweep.status(0)["state"] == "preempted", process)
-    output, _ = process.communicate(timeout=LONG)
+    with sweep.start("seed=0", *PROCESSES) as process:
+        wait_for(lambda: sweep.iterations(0), process)
+        first = sweep.status(0)["pid"]
+        os.kill(first, signal.SIGUSR2)
+        wait_for(lambda: sweep.status(0)["state"] == "preempted", process)
+        output, _ = process.communicate(timeout=LONG)
     assert process.returncode == 0, output
     assert sweep.status(0)["state"] == "finished"
     assert sweep.status(0)["pid"] != first
@@ -211,6 +196,9 @@ def test_jobs_run_on_ray(tmp_path: Path) -> None:
     assert code == 0, output
     assert [sweep.status(seed)["state"] for seed in (0, 1)] == ["finished"] * 2
     assert "2 jobs, 2 new" in output
+
+
+SLURM = ("seed=0", "trainer.num_iterations=40", "hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1")
 
 
 @pytest.fixture
@@ -228,16 +216,14 @@ def test_a_preempted_slurm_job_goes_back_to_the_queue_and_on_in_its_folder(
     slurm: slurm_cluster.Cluster, tmp_path: Path
 ) -> None:
     sweep = Sweep(tmp_path, slurm.environment)
-    process = sweep.start(
-        "seed=0", "trainer.num_iterations=40", "hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1"
-    )
-    wait_for(lambda: len(sweep.iterations(0)) >= 2, process)
-    [job] = set(slurm.tell("squeue", "--noheader", "--format=%A").split())
-    slurm.tell("scancel", "--signal=USR2", job)
-    wait_for(lambda: sweep.status(0)["state"] == "preempted", process)
-    before = sweep.iterations(0)
-    assert len(before) < 40
-    output, _ = process.communicate(timeout=LONG)
+    with sweep.start(*SLURM) as process:
+        wait_for(lambda: len(sweep.iterations(0)) >= 2, process)
+        [job] = set(slurm.tell("squeue", "--noheader", "--format=%A").split())
+        slurm.tell("scancel", "--signal=USR2", job)
+        wait_for(lambda: sweep.status(0)["state"] == "preempted", process)
+        before = sweep.iterations(0)
+        assert len(before) < 40
+        output, _ = process.communicate(timeout=LONG)
     assert process.returncode == 0, output
     assert sweep.status(0)["state"] == "finished"
     assert sweep.iterations(0) == list(range(1, 41))
@@ -250,16 +236,10 @@ def test_a_slurm_job_that_is_cancelled_leaves_a_checkpoint_and_is_not_started_ag
     slurm: slurm_cluster.Cluster, tmp_path: Path
 ) -> None:
     sweep = Sweep(tmp_path, slurm.environment)
-    process = sweep.start(
-        "seed=0", "trainer.num_iterations=40", "hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1"
-    )
-    try:
+    with sweep.start(*SLURM) as process:  # killed at the end: a cluster without accounting does not tell submitit
         wait_for(lambda: len(sweep.iterations(0)) >= 2, process)
         [job] = set(slurm.tell("squeue", "--noheader", "--format=%A").split())
         slurm.tell("scancel", job)
         wait_for(lambda: sweep.status(0)["state"] == "preempted", process)
         assert (sweep.runs()[0] / "checkpoints" / "last.pt").exists()
         wait_for(lambda: "JobState=CANCELLED" in slurm.tell("scontrol", "show", "job", job), process)
-    finally:
-        process.kill()  # a cluster without accounting does not tell submitit
-        process.communicate()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run
 
 SCONTROL = """\
 #!{python}
@@ -45,8 +45,6 @@ def test_signals_while_a_job_goes_back_to_the_queue_do_not_make_it_look_done(tmp
         "SUBMITIT_EXECUTOR": "slurm",
         "SLURM_JOB_ID": "7",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", JOB], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run([sys.executable, "-c", JOB], env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "", "")
     assert log.read_text() == "requeue 7"

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from processes import LIMIT
 
 from esper.downloads import Source
 from esper.tasks import cifar10
@@ -172,7 +173,7 @@ class Server:
                 outer.sent.append(len(content))
                 self.wfile.write(content[: len(content) // 2])
                 self.wfile.flush()
-                outer.held.wait(20)
+                outer.held.wait(LIMIT)
                 self.wfile.write(content[len(content) // 2 :])
 
             def log_message(self, format: str, *args: object) -> None:

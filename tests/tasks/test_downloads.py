@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 from filelock import FileLock
+from processes import LIMIT, started, wait_for
 
 from esper.downloads import CHUNK, DataError, Source, fetch, unpack
 from tests.tasks.archives import Server, left_in, serving, source, tar
@@ -95,48 +97,47 @@ fetch("toy", Source(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
 """
 
 
-def start(folder: Path, url: str) -> subprocess.Popen[str]:
-
+def start(folder: Path, url: str) -> AbstractContextManager[subprocess.Popen[str]]:
     plain = {"name": FILE.name, "url": FILE.url, "size": FILE.size, "hash": FILE.hash}
     words = [sys.executable, "-c", FETCH, json.dumps(plain), str(folder), url]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def four_at_once(server: Server, folder: Path, asked: int) -> None:
+    """Four processes that want the file, while the server keeps back what it is asked for; all end well."""
+    server.held.clear()
+    with ExitStack() as stack:
+        processes = [stack.enter_context(start(folder, server.url)) for _ in range(4)]
+        wait_for(lambda: len(server.requests) >= asked)
+        time.sleep(0.5)
+        server.held.set()
+        ends = [process.communicate(timeout=LIMIT) for process in processes]
+        assert [process.returncode for process in processes] == [0] * 4, ends
 
 
 def test_four_processes_at_once_download_once(server: Server, tmp_path: Path) -> None:
-    server.held.clear()
-    processes = [start(tmp_path, server.url) for _ in range(4)]
-    wait_until(lambda: server.requests)
-    time.sleep(0.5)
-    server.held.set()
-    ends = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, ends
+    four_at_once(server, tmp_path, 1)
     assert server.requests == [NAME]
     assert (tmp_path / NAME).read_bytes() == CONTENT
 
 
 def test_whoever_waits_for_another_process_says_so(server: Server, tmp_path: Path) -> None:
-    with FileLock(tmp_path / f".{NAME}.lock"):
-        process = start(tmp_path, server.url)
+    lock = FileLock(tmp_path / f".{NAME}.lock")
+    with ExitStack() as stack:
+        lock.acquire()
+        stack.callback(lock.release)
+        process = stack.enter_context(start(tmp_path, server.url))
         assert process.stderr is not None
         assert process.stderr.readline() == f"waiting for another process that makes {tmp_path / NAME}\n"
-    assert process.wait(timeout=120) == 0
-    process.communicate()
+        lock.release()
+        assert process.wait(LIMIT) == 0
     assert (tmp_path / NAME).read_bytes() == CONTENT
 
 
 def test_what_a_killed_process_leaves_is_never_taken_for_the_file(server: Server, tmp_path: Path) -> None:
     server.held.clear()
-    process = start(tmp_path, server.url)
-    wait_until(lambda: any(path.is_file() and path.stat().st_size for path in tmp_path.rglob("*/*")))
-    process.kill()
-    process.communicate()
+    with start(tmp_path, server.url):  # killed at the end
+        wait_for(lambda: any(path.is_file() and path.stat().st_size for path in tmp_path.rglob("*/*")))
     assert not (tmp_path / NAME).exists()
     assert left_in(tmp_path), "killed in the middle"
     server.held.set()
@@ -147,10 +148,10 @@ def test_what_a_killed_process_leaves_is_never_taken_for_the_file(server: Server
 def test_an_interrupted_download_is_gone_on_with(server: Server, tmp_path: Path) -> None:
     server.headers[NAME] = TAG
     server.held.clear()
-    process = start(tmp_path, server.url)
-    wait_until(lambda: any(path.is_file() and path.stat().st_size for path in tmp_path.rglob("*/content")))
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+    with start(tmp_path, server.url) as process:
+        wait_for(lambda: any(path.is_file() and path.stat().st_size for path in tmp_path.rglob("*/content")))
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=LIMIT)
     server.held.set()
     assert "KeyboardInterrupt" in error
     kept = (tmp_path / CONTENT_KEPT).stat().st_size
@@ -279,12 +280,7 @@ def test_only_the_rest_needs_room(server: Server, tmp_path: Path, monkeypatch: p
 
 def test_four_processes_at_once_go_on_once(server: Server, tmp_path: Path) -> None:
     broken_off(server, tmp_path)
-    server.held.clear()
-    processes = [start(tmp_path, server.url) for _ in range(4)]
-    wait_until(lambda: len(server.requests) > 1)
-    server.held.set()
-    ends = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, ends
+    four_at_once(server, tmp_path, 2)
     assert server.sent == [HALF + 1, len(CONTENT) - HALF]
     assert (tmp_path / NAME).read_bytes() == CONTENT
 

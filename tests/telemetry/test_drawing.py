@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run
 
 import esper
 
@@ -48,9 +48,7 @@ def test_a_backend_that_is_named_is_not_needed_and_stays_that_of_others(
 ) -> None:
     picture = tmp_path / "figure.png"
     environment = os.environ | {"MPLBACKEND": named, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", DRAWS, str(picture)], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run([sys.executable, "-c", DRAWS, str(picture)], env=environment)
     assert done.returncode == 0, done.stderr
     assert picture.stat().st_size > 1000
     assert done.stdout.split()[0] == named

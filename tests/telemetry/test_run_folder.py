@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
+from processes import run
 
 from esper import runs
 from esper.runs import RunCondition, RunFolder, RunFolderError, RunState, environment_info, run_status
@@ -153,9 +153,7 @@ def test_the_commit_is_that_of_the_package_and_not_of_a_checkout_around_it(
 ) -> None:
     def git(*arguments: str) -> str:
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-        return subprocess.run(
-            ["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        return run(["git", "-C", str(tmp_path), *identity, *arguments], check=True).stdout.strip()
 
     git("init", "-q")
     (tmp_path / "other.py").write_text("")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from processes import LIMIT
 
 from esper.telemetry.background import InBackground
 from esper.telemetry.events import Anomaly, Event
@@ -25,7 +26,7 @@ class Slow:
         self._fails_at = fails_at
 
     def _take(self, call: object) -> None:
-        assert self.may_go_on.wait(30)
+        assert self.may_go_on.wait(LIMIT)
         self.calls.append(call)
 
     def event(self, event: Event) -> None:
@@ -67,7 +68,7 @@ def test_a_failure_in_the_background_is_reported_once_and_the_logger_is_closed_a
     background = InBackground(slow)
     hub = TelemetryHub([background], warn=warnings.append)
     hub.log_metrics(1, {})
-    background._thread.join(30)
+    background._thread.join(LIMIT)
     for iteration in (2, 3):
         hub.log_metrics(iteration, {})
     hub.close("finished")

@@ -6,9 +6,7 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import SMALL
+from processes import LIMIT, run, wait_for
 from wandb_file import OfflineRun, is_whole, offline_files
 
 import esper.telemetry.wandb_mirror as wandb_mirror
@@ -40,7 +39,7 @@ def mirror(tmp_path: Path) -> Callable[..., Any]:
         folder = RunFolder(tmp_path / name)
         folder.plots.mkdir(parents=True, exist_ok=True)
         folder.write_result({"controllers": [{"name": "learned", "val_accuracy": {"mean": 0.5, "sem": None}}]})
-        fixed = {"project": "p", "entity": None, "group": "g", "tags": [], "timeout": 2.0, "job_type": "train"}
+        fixed = {"project": "p", "entity": None, "group": "g", "tags": [], "timeout": LIMIT, "job_type": "train"}
         return mirrored(folder, **{**fixed, "mode": "offline", "name": name, "config": {"name": name}, **changes})
 
     return start
@@ -48,9 +47,17 @@ def mirror(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def nobody_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An account, but no server; and nothing of it is remembered."""
+    """An account, but no server, for which nobody waits long; and nothing of it is remembered."""
     import wandb
 
+    init = wandb.init
+
+    def impatient(*, mode: str, settings: Any, **rest: Any) -> Any:
+        if mode == "online":
+            settings.init_timeout = 2.0
+        return init(mode=mode, settings=settings, **rest)
+
+    monkeypatch.setattr(wandb, "init", impatient)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     wandb.teardown()
@@ -60,13 +67,12 @@ def nobody_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def sent(folder: Path) -> list[OfflineRun]:
     """All segments; W&B's own process writes the last records a moment after a run is finished."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def written() -> list[Path]:
         files = offline_files(folder)
-        if files and all(is_whole(path) for path in files):
-            return [OfflineRun(path) for path in files]
-        assert time.monotonic() < deadline, f"not written: {files}"
-        time.sleep(0.1)
+        return files if all(is_whole(path) for path in files) else []
+
+    return [OfflineRun(path) for path in wait_for(written)]
 
 
 # ---------------------------------------------------------------------------------------------------------- whole runs
@@ -129,7 +135,7 @@ def test_a_disabled_mirror_does_not_even_import_it(tmp_path: Path) -> None:
         f"train(compose(*{(*BARE, 'telemetry.plots=false')!r}), Path({str(tmp_path / 'run')!r}));"
         "assert 'wandb' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    run([sys.executable, "-c", script], check=True)
     assert not (tmp_path / "run" / "wandb").exists()
 
 
@@ -233,13 +239,10 @@ def test_closing_tables_that_cannot_be_sent_are_one_warning_and_the_run_is_finis
 @pytest.mark.slow
 def test_online_without_an_account_is_refused_before_anything_starts(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    done = subprocess.run(
+    done = run(
         [sys.executable, "-m", "esper.train", "+preset=smoke", "wandb.mode=online"],
         cwd=tmp_path,
         env=environment | {"NETRC": str(tmp_path / "netrc"), "WANDB_BASE_URL": "http://127.0.0.1:9"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import SMALL
+from processes import LIMIT
 from resuming import different_runs
 
 import esper.launch
@@ -92,9 +93,13 @@ def start(run_dir: Path, size: int, **changes: Any) -> list[ForkServerProcess]:
 
 def end(processes: Sequence[ForkServerProcess]) -> list[int | None]:
     """Exit codes, once all have ended."""
-    for process in processes:
-        process.join(timeout=300)
-    return [process.exitcode for process in processes]
+    try:
+        for process in processes:
+            process.join(LIMIT)
+        return [process.exitcode for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def finish(run_dir: Path, size: int, **changes: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import NEEDS_FP16, SMALL
+from processes import run
 
 import esper.build
 import esper.trainer
@@ -391,9 +391,7 @@ def test_the_smoke_preset_runs_without_assertions(tmp_path: Path) -> None:
     """``python -O``, as a user would: exit code 0 and a finished run."""
     run_dir = tmp_path / "run"
     command = [sys.executable, "-O", "-m", "esper.train", "+preset=smoke", "num_threads=1", f"hydra.run.dir={run_dir}"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=os.environ | {"PYTHONWARNINGS": "error"}
-    )
+    done = run(command, cwd=tmp_path, env=os.environ | {"PYTHONWARNINGS": "error"})
     assert done.returncode == 0, done.stderr
     assert read(run_dir / "status.json")["state"] == "finished"
     assert len(read_jsonl(run_dir / "metrics.jsonl")) == 2
@@ -438,7 +436,7 @@ def test_auto_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("first", "second"):
         command = [sys.executable, "-m", "esper.train", "+preset=smoke", "telemetry.console=plain"]
         run_dir = f"hydra.run.dir={tmp_path / name}"
-        done = subprocess.run([*command, run_dir], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+        done = run([*command, run_dir], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         lines += [line for line in done.stdout.splitlines() if line.startswith("mapping auto: ")]
     assert lines[0].endswith("), measured now")
