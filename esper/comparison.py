@@ -14,6 +14,7 @@ from torch import Tensor
 
 from esper.actions import OP_NAMES, OP_WAIT
 from esper.build import Laboratory
+from esper.config.errors import RunError
 from esper.controllers import CONTROLLERS, TUNED, Controller, ControllerContext, Static, Tuning, build_controller
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
@@ -37,7 +38,7 @@ ENOUGH_DECISIONS = 32
 """Decisions after which a random controller has germinated: it misses each chance with probability 1/2 at most."""
 
 
-class NeverGrewError(RuntimeError):
+class NeverGrewError(RunError):
     """A control that is there to grow germinated nothing on any held-out host: comparing with it would flatter."""
 
 

@@ -90,7 +90,7 @@ def _learned(context: ControllerContext) -> Controller:
 def _heuristic(context: ControllerContext) -> Controller:
     """With its usual thresholds where none were tuned."""
     tuned = None if context.tuning is None else context.tuning.heuristic
-    return Heuristic([tuned or HeuristicParameters()] * context.num_envs, context.num_slots)
+    return Heuristic([tuned or HeuristicParameters()] * context.num_envs, context.num_slots, context.max_seeds)
 
 
 def _probe_rule(context: ControllerContext) -> Controller:

@@ -40,19 +40,23 @@ class Heuristic:
     """One decision per environment and epoch, in this order; ties go by canonical slot order.
 
     1. FOSSILIZE the settled module with the highest contribution above ``keep_points``.
-    2. CULL a settled module whose contribution is not above it, or one in TRAINING whose gradient is so unhealthy that
-       it would never blend and only bar the way for others.
-    3. On a plateau (val loss fell by less than ``improvement`` over the last ``patience`` epochs, and no module is
-       under way), GERMINATE in the slot that was served least, with the next of the blueprints that fit it.
+    2. CULL the one that is worth least of: settled modules whose contribution is not above it; modules in TRAINING
+       whose gradient is so unhealthy that they would never blend and only bar the way for others; developing modules
+       once ``max_seeds`` are FOSSILIZED, as no place will come free for them.
+    3. On a plateau (val loss fell by less than ``improvement`` over the last ``patience`` epochs), GERMINATE in the
+       empty slot that was served least, with the next of the blueprints that fit it. All slots grow side by side as
+       far as the masks allow; gate G2 gives a free place to the best preview.
 
     Args:
         parameters: thresholds of each environment.
         num_slots: S.
+        max_seeds: modules that may be kept.
     """
 
     name = "heuristic"
 
-    def __init__(self, parameters: Sequence[HeuristicParameters], num_slots: int) -> None:
+    def __init__(self, parameters: Sequence[HeuristicParameters], num_slots: int, max_seeds: int) -> None:
+        self._max_seeds = max_seeds
         self._patience = torch.tensor([each.patience for each in parameters])
         self._improvement = torch.tensor([each.improvement for each in parameters], dtype=torch.float64)
         self._keep_points = [each.keep_points for each in parameters]
@@ -65,16 +69,18 @@ class Heuristic:
         masks, state = view.observation.masks, view.state
         settled = (state.stage == Stage.HOLDING) & state.measured_since_ramp & ~state.fading
         sick = (state.stage == Stage.TRAINING) & (state.gradient_health < SICK)
-        stalled = self._stalled(view) & ~state.live.any(dim=1)
+        stalled = self._stalled(view)
+        full = (state.stage == Stage.FOSSILIZED).sum(dim=1) >= self._max_seeds
+        useless = sick | (state.developing & full[:, None])
         actions = waiting(state.num_envs)
         for env in range(state.num_envs):
             worth, keep_points = state.contribution[env], self._keep_points[env]
             keep = masks.slot[env, OP_FOSSILIZE] & settled[env] & (worth > keep_points)
-            drop = masks.slot[env, OP_CULL] & ((settled[env] & (worth <= keep_points)) | sick[env])
+            drop = masks.slot[env, OP_CULL] & ((settled[env] & (worth <= keep_points)) | useless[env])
             if keep.any():
                 actions[env] = on_slot(Op.FOSSILIZE, int(torch.where(keep, worth, -torch.inf).argmax()))
             elif drop.any():
-                actions[env] = on_slot(Op.CULL, int(torch.where(drop, worth, torch.inf).argmin()))
+                actions[env] = on_slot(Op.CULL, _least(drop, worth))
             elif stalled[env] and masks.op[env, OP_GERMINATE]:
                 actions[env] = self._grow(env, masks.slot[env, OP_GERMINATE], masks.blueprint[env])
         return actions
@@ -93,3 +99,8 @@ class Heuristic:
         blueprint = int(blueprints[int(self._served[env].sum()) % len(blueprints)])
         self._served[env, slot] += 1
         return germinate(slot, blueprint)
+
+
+def _least(which: Tensor, worth: Tensor) -> int:
+    """The first of the slots ``which: bool [S]`` that is worth least; what was not measured is worth nothing."""
+    return int(torch.where(which, worth.nan_to_num(nan=0.0), torch.inf).argmin())

@@ -202,7 +202,7 @@ class Search:
     def _rules(self) -> Mapping[str, tuple[Callable[..., Any], Callable[[Sequence[Any]], Controller]]]:
         num_slots, max_seeds = len(self.laboratory.slot_ids), self.laboratory.max_seeds
         return {
-            "heuristic": (HeuristicParameters, lambda rows: Heuristic(rows, num_slots)),
+            "heuristic": (HeuristicParameters, lambda rows: Heuristic(rows, num_slots, max_seeds)),
             "probe_rule": (ProbeRuleParameters, ProbeRule),
             "probe_and_keep": (ProbeAndKeepParameters, lambda rows: ProbeAndKeep(rows, num_slots, max_seeds)),
         }
