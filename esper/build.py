@@ -302,6 +302,7 @@ def _env_settings(config: Config) -> EnvSettings:
     return EnvSettings(
         incubation=config.slots.incubation.name,
         isolate_until_fossilized=config.slots.isolate_until is IsolateUntil.fossilized,
+        contributions_every=config.counterfactual.every,
         pairs_every=config.counterfactual.pairs_every,
         shapley_permutations=config.counterfactual.shapley_permutations,
         max_configurations=config.counterfactual.max_configurations,

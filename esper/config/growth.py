@@ -228,7 +228,8 @@ class ObservationConfig:
     """Statistics of the host at each slot to append, empty slots included: any of dead_channels, effective_rank,
     log_gradient_norm, log_first_order_gain, in this order; [] = the fixed layout only."""
     contribution_decay: float = 0.995
-    """How fast the freshness of a measured contribution falls, per epoch."""
+    """Freshness of a measured contribution that is left after each epoch since; it falls with counterfactual.every > 1
+    only."""
 
     def __post_init__(self) -> None:
         if self.slot_probes:
@@ -240,6 +241,9 @@ class ObservationConfig:
 class CounterfactualConfig:
     """Validation passes with modules switched off."""
 
+    every: int = 1
+    """Epochs between measurements of what each module is worth; in between the last value is carried and grows older.
+    FOSSILIZE waits for one since the ramp ended."""
     pairs_every: int = 5
     """Epochs between the solo passes from which interactions of three or more modules come; 0 = never."""
     shapley_permutations: int = 0
@@ -250,6 +254,7 @@ class CounterfactualConfig:
     are left out where they need more; orders are left out as soon as they would."""
 
     def __post_init__(self) -> None:
+        at_least("counterfactual.every", self.every, 1)
         at_least("counterfactual.pairs_every", self.pairs_every, 0)
         at_least("counterfactual.shapley_permutations", self.shapley_permutations, 0)
         at_least("counterfactual.max_configurations", self.max_configurations, 1)

@@ -96,6 +96,14 @@ _SLOT: tuple[_Row, ...] = (
     _value("freshness", 0, 1),
 )
 
+SILENT_STAGES = ("unknown", "dormant", "germinated")
+"""Stages whose column never carries anything; it stays, as the layout is that of the enum.
+
+UNKNOWN is what a corrupt record decodes to. A DORMANT slot is empty, and all its features are 0, this one too. A
+GERMINATED module is in TRAINING when it is next seen: gate G1 is faced at the end of its first epoch, and only
+parameters that are not finite keep it back.
+"""
+
 _PROBE: dict[str, _Row] = {name: _value(name, -BOUND, BOUND) for name in PROBE_NAMES}
 
 NUM_BASE_FEATURES = len(_BASE)

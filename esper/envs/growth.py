@@ -59,7 +59,6 @@ from esper.population.counterfactuals import num_pair_configurations
 from esper.population.shapley import plan_shapley, shapley_values
 from esper.rng import generator
 from esper.state import State
-from esper.tasks.batches import take_targets, told_apart
 
 
 class GrowthEnv:
@@ -326,8 +325,6 @@ class GrowthEnv:
         record_parameters(state, self.population.num_parameters(), self.population.finite())
         record_gradients(state, stats.module_norm, stats.host_norm, self.population.num_host_parameters(), self.rules)
         assert self._val is not None
-        every = self.settings.pairs_every
-        due = (self.history.epoch + 1) % every == 0 if every else torch.zeros(self.num_envs, dtype=torch.bool)
         limit, acting = self.settings.max_configurations, state.alpha > 0
         shares = plan_shapley(
             acting,
@@ -344,12 +341,17 @@ class GrowthEnv:
             kept=state.stage == Stage.FOSSILIZED,
             kept_wanted=ended,
             off_wanted=torch.full_like(ended, self.rewarder.family.reads_off),
-            pairs_due=due & (num_pair_configurations(acting.sum(dim=1)) <= limit),
+            modules_due=self._due(self.settings.contributions_every),
+            pairs_due=self._due(self.settings.pairs_every) & (num_pair_configurations(acting.sum(dim=1)) <= limit),
             configurations=shares.configurations,
         )
         self._shapley = shapley_values(shares, valuation.scores.points, valuation.configurations, len(self.slot_ids))
         record_contributions(state, valuation.contribution, valuation.interaction, valuation.boost)
         return valuation
+
+    def _due(self, every: int) -> Tensor:
+        """``bool [E]``: whether this epoch is one of every so many; none is for 0."""
+        return (self.history.epoch + 1) % every == 0 if every else torch.zeros(self.num_envs, dtype=torch.bool)
 
     def _pay(self, valuation: Valuation, breakdown: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Reward components of this step, and which hosts broke down for good; moves the returns on."""
@@ -392,9 +394,6 @@ class GrowthEnv:
 
     def _probe_fresh(self, fresh: Tensor) -> None:
         """Slot probes of new hosts, on the first batch that they will see."""
-        task, batch = self.nursery.task, self.nursery.training.batch_size
-        first = self.nursery.order(self.instances, self.history.epoch.tolist())[:, :batch].to(self.population.device)
-        inputs = task.train.inputs
-        y = take_targets(self._targets, first, own=told_apart(inputs, self._targets))
-        probes = probe_hosts(self.population, self.nursery.take(inputs, first), y, self.settings.slot_probes)
+        x, y = self.nursery.first_batch(self.instances, self.history.epoch.tolist(), self.population.device)
+        probes = probe_hosts(self.population, x, y, self.settings.slot_probes)
         self._probes = probes if self._probes is None else torch.where(fresh[:, None, None], probes, self._probes)

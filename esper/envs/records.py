@@ -28,6 +28,7 @@ class EnvSettings:
     Attributes:
         incubation: ``auxiliary`` or ``straight_through``.
         isolate_until_fossilized: keep gradients through blended modules out of the host until they are FOSSILIZED.
+        contributions_every: epochs between measurements of contributions and previews.
         pairs_every: epochs between measurements of pair interactions of three modules or more; 0 is never.
         shapley_permutations: orders over which Shapley values are taken at the end of an episode; 0 is never.
         max_configurations: most configurations that pairs or Shapley values may ask for, per environment.
@@ -43,6 +44,7 @@ class EnvSettings:
 
     incubation: str = "auxiliary"
     isolate_until_fossilized: bool = False
+    contributions_every: int = 1
     pairs_every: int = 5
     shapley_permutations: int = 0
     max_configurations: int = 64

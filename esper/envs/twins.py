@@ -23,7 +23,7 @@ from esper.rng import generator
 from esper.state import State, plain_fields
 from esper.tasks import TaskData, epoch_indices
 from esper.tasks.augment import NO_AUGMENTATION, Augmentation
-from esper.tasks.batches import take_inputs
+from esper.tasks.batches import take_inputs, take_targets, told_apart
 from esper.tasks.data import Split
 
 
@@ -88,6 +88,14 @@ class Nursery:
             return prepare(take_inputs(inputs, index))
         samples, draws = index[..., 0], index[..., 1:]
         return augmentation.blank(prepare(augmentation.take(inputs, samples, draws)), draws)
+
+    def first_batch(
+        self, instances: Sequence[Instance], epochs: Iterable[int], device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """The first minibatch of each environment's next epoch: what hosts read ``[E, B, ...]`` and are told."""
+        index = self.order(instances, epochs)[:, : self.training.batch_size].to(device)
+        inputs, targets = self.task.train.inputs, self.train_targets(instances)
+        return self.take(inputs, index), take_targets(targets, index, own=told_apart(inputs, targets))
 
     def train_targets(self, instances: Sequence[Instance]) -> Tensor:
         """What :func:`esper.population.train_epoch` takes: one ``[N, ...]`` for all, ``[E, N]`` if any is noisy."""

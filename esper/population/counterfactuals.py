@@ -174,6 +174,7 @@ def valuate(
     kept: Tensor,
     kept_wanted: Tensor,
     pairs_due: Tensor,
+    modules_due: Tensor | None = None,
     off_wanted: Tensor | None = None,
     configurations: Tensor | None = None,
 ) -> Valuation:
@@ -188,6 +189,8 @@ def valuate(
         kept_wanted: ``bool [E]`` where the score with only the kept modules is wanted.
         pairs_due: ``bool [E]`` where pair terms are wanted although they need passes of their own (three modules or
             more; with two they follow from the other passes).
+        modules_due: ``bool [E]`` where contributions and previews are wanted, and what follows from their passes;
+            everywhere when ``None``.
         off_wanted: ``bool [E]`` where the score with every module off is wanted; nowhere when ``None``.
         configurations: ``int64 [E, K]`` further sets of modules to switch on, bit s for slot s; -1 for none.
     """
@@ -195,7 +198,9 @@ def valuate(
         configurations = torch.empty(len(alpha), 0, dtype=torch.int64)
     if off_wanted is None:
         off_wanted = torch.zeros_like(kept_wanted)
-    wanted = _Wanted(alpha, developing, kept, kept_wanted, pairs_due, off_wanted, configurations)
+    if modules_due is None:
+        modules_due = torch.ones_like(kept_wanted)
+    wanted = _Wanted(alpha, developing, kept, kept_wanted, pairs_due, modules_due, off_wanted, configurations)
     rows, inverse = wanted.rows(alpha, developing)
     scores, others = evaluate(population, samples, alpha, rows if len(rows.environments) else None)
     others = others or Scores(*(empty[:0] for empty in (scores.points, scores.loss, scores.accuracy)))
@@ -220,6 +225,7 @@ class _Wanted:
         kept: Tensor,
         kept_wanted: Tensor,
         pairs_due: Tensor,
+        modules_due: Tensor,
         off_wanted: Tensor,
         configurations: Tensor,
     ) -> None:
@@ -230,12 +236,13 @@ class _Wanted:
         self.developing = developing
         self.main = (self.active * self.bits).sum(dim=1)
         count = self.active.sum(dim=1, keepdim=True)
-        apart = self.active & ((count == 2) | ((count > 2) & pairs_due[:, None]))
+        due = modules_due[:, None]
+        apart = self.active & (((count == 2) & due) | ((count > 2) & pairs_due[:, None]))
         pairs = (apart[:, :, None] & apart[:, None, :]).triu(1) | (apart[:, :, None] & apart[:, None, :]).tril(-1)
         pair_bits = self.bits[:, None] | self.bits[None, :]
         self.questions = {
-            "without": torch.where(self.active, self.main[:, None] ^ self.bits, -1),
-            "preview": torch.where(developing, self.main[:, None] | self.bits, -1),
+            "without": torch.where(self.active & due, self.main[:, None] ^ self.bits, -1),
+            "preview": torch.where(developing & due, self.main[:, None] | self.bits, -1),
             "alone": torch.where(apart, self.bits, -1),
             "pair": torch.where(pairs, pair_bits, -1).flatten(1),
             "none": torch.where(apart.any(dim=1) | off_wanted, 0, -1)[:, None],

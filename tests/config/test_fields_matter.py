@@ -85,6 +85,8 @@ CHANGES: dict[str, tuple[str, str]] = {
     "slots.param_budget": ("", "slots.param_budget=1.0"),
     "slots.blueprints": ("", "slots.blueprints=[norm]"),
     "observation.slot_probes": ("", "observation.slot_probes=[effective_rank]"),
+    "observation.contribution_decay": ("counterfactual.every=2", "observation.contribution_decay=0.5"),
+    "counterfactual.every": ("", "counterfactual.every=2"),
     "counterfactual.shapley_permutations": ("", "counterfactual.shapley_permutations=4"),
     "counterfactual.max_configurations": (
         "slots.max_seeds=3 env.num_epochs=20 counterfactual.pairs_every=1",
@@ -155,7 +157,6 @@ ELSEWHERE = {
     "checkpoint.path": "tests/trainer/test_transfer.py",
     "checkpoint.partial": "tests/trainer/test_transfer.py",
     "policy.compile": "tests/policy",
-    "observation.contribution_decay": "tests/envs/test_observations.py: only a failed measurement lets freshness fall",
     "task.root": "tests/tasks/test_published.py, test_text.py: only some tasks have files",
     "task.url": "tests/tasks/test_published.py, test_text.py: only some tasks are downloaded",
     "task.verify": "tests/tasks/test_as_published.py: only other data than the published shows it",

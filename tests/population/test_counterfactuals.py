@@ -100,6 +100,23 @@ def test_contributions_previews_and_interactions_equal_their_definitions(mapping
         assert found.kept.points[env].item() == pytest.approx(f(kept), abs=1e-9)
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+def test_modules_are_measured_where_they_are_due_and_nothing_else_changes(pairs: bool) -> None:
+    population, growth = grown(0, "loop")
+    data, due = samples(NUM_ENVS), torch.arange(NUM_ENVS) % 2 == 0
+    asked = {"alpha": growth.alpha, "developing": growth.developing, "kept": growth.alpha > 0.5}
+    wanted = {"kept_wanted": torch.ones_like(due), "pairs_due": torch.full_like(due, pairs)}
+    whole = valuate(population, data, **asked, **wanted)
+    some = valuate(population, data, **asked, **wanted, modules_due=due)
+    assert torch.equal(some.scores.points, whole.scores.points)
+    torch.testing.assert_close(some.kept.points, whole.kept.points)
+    torch.testing.assert_close(some.contribution[due], whole.contribution[due], equal_nan=True)
+    assert whole.contribution[~due].isfinite().any()
+    assert some.contribution[~due].isnan().all()
+    two = (growth.alpha > 0).sum(dim=1) == 2
+    assert some.interaction[~due & two].isnan().all(), "which follows from the same passes"
+
+
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_all_off_is_the_bare_host_and_the_present_one_to_the_bit_where_nothing_acts(mapping: str) -> None:
     population, growth = grown(0, mapping)
