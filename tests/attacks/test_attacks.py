@@ -1,0 +1,48 @@
+"""Bad inputs and faults, as a user meets them: each ends in one line that helps, and nothing is lost.
+
+Each row of the tables in ``cases_*.py`` is a line of bash, carried out by real processes of one preloaded interpreter
+(:mod:`tests.attacks.interpreter`).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.attacks import cases_command_line
+from tests.attacks.attack import Attack, handled_badly
+from tests.attacks.commands import carry_out, commands
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are handed over by way of Linux's pidfd"),
+]
+
+AREAS = (cases_command_line,)
+ATTACKS = [
+    pytest.param(attack, id=f"{area.__name__.rpartition('cases_')[2]}-{attack.name}".replace(" ", "_"))
+    for area in AREAS
+    for attack in area.ATTACKS
+]
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[dict[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="esper-") as scratch, commands(Path(scratch)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_is_handled_well(attack: Attack, environment: dict[str, str], tmp_path: Path) -> None:
+    outcome = carry_out(attack, environment, tmp_path)
+    complaints = handled_badly(attack, outcome)
+    assert not complaints, f"{attack.bash}\n{outcome.out[-2000:]}\n{outcome.err[-3000:]}"
+
+
+def test_names_tell_attacks_apart_and_there_are_enough() -> None:
+    names = [parameter.id for parameter in ATTACKS]
+    assert len(names) == len(set(names))
