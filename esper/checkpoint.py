@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.files import replacing
 from esper.policy import GrowthPolicy, Normaliser
 from esper.runs import RunFolder
 from esper.state import State, on_cpu
@@ -56,16 +57,10 @@ def save_checkpoint(
     }
     if training is not None:
         record["training"] = training
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            torch.save(on_cpu(record), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        torch.save(on_cpu(record), file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,16 +30,18 @@ from esper.config.wandb import TrainWandbConfig
 from esper.controllers import CONTROLLERS, TUNED, Tuning
 from esper.devices import intra_op_threads, keep_freed_memory
 from esper.envs.twins import TwinCache
+from esper.files import write_atomic
 from esper.policy import GrowthPolicy, Normaliser
 from esper.preemption import StopSignals
 from esper.ranks import ALONE, Ranks
-from esper.runs import RunFolder, run_status, write_atomic
+from esper.runs import RunFolder, run_status
+from esper.shortage import shortages
 from esper.standings import LEARNED, OF_RUNS, SAMPLED, Standing
 from esper.tasks import load_task
 from esper.telemetry.background import InBackground
 from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import Level
-from esper.telemetry.hub import Logger, TelemetryHub
+from esper.telemetry.hub import Logger, TelemetryHub, optional
 from esper.telemetry.wandb_mirror import mirrored
 from esper.terminal import say
 from esper.tuning import tune
@@ -145,26 +148,30 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
     Raises:
         UsageError: a checkpoint, a tuning or a name cannot be used.
         NeverGrewError: a control that is there to grow did not.
+        RunError: the disk or the memory is full; the message says what to change.
+        Preempted: a signal asked the evaluation to end.
         PeerLost: another rank has ended.
     """
-    began = perf_counter()
+    began, folder = perf_counter(), RunFolder(run_dir)
     torch.set_num_threads(intra_op_threads(config.num_threads, ranks.local_size))
     keep_freed_memory()
-    with refused(EvaluateConfig):
-        trained = read_trained(config)
-        laboratory = build_laboratory(experiment(config, trained), ranks)
-        try_own_controllers(laboratory, config.controllers)
-        policies = [_restore(laboratory, run) for run in trained]
-        tuning = read_tunings(config, laboratory.config)
-    folder = RunFolder(run_dir)
-    if ranks.is_first:
-        RunFolder.create(run_dir, to_yaml(config), checkpoints=False)
-    if ranks.is_first and config.console != "off":
-        lines = [summary(config), summary(laboratory.config), f"run folder {folder.path}"]
-        say(*lines)
-    loggers = [InBackground(ConsoleLogger(config.console, 0))] if ranks.is_first else []
-    with StopSignals(), _mirror(config, folder, ranks), run_status(folder, ranks.rank):
-        with TelemetryHub(loggers, Level.off) as hub:
+    limits = partial(shortages, config, folder.path)
+    with StopSignals() as signals, limits(), ExitStack() as mirrors, ExitStack() as own:
+        with refused(EvaluateConfig):
+            trained = read_trained(config)
+            laboratory = build_laboratory(experiment(config, trained), ranks)
+            try_own_controllers(laboratory, config.controllers)
+            policies = [_restore(laboratory, run) for run in trained]
+            tuning = read_tunings(config, laboratory.config)
+        with signals.deferred():  # a folder that is claimed has a status
+            if ranks.is_first:
+                RunFolder.create(run_dir, to_yaml(config), checkpoints=False)
+            own.enter_context(run_status(folder, ranks.rank))
+        own.enter_context(limits())
+        if ranks.is_first and config.console != "off":
+            say(summary(config), summary(laboratory.config), f"run folder {folder.path}")
+        mirrors.enter_context(_mirror(config, folder, ranks))
+        with TelemetryHub(_watchers(config, ranks), Level.off) as hub:
             twins = _twins(laboratory, hub)
             wanted = _untuned(config, tuning)
             if wanted:
@@ -188,6 +195,13 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
                 "tuning": None if tuning is None else tuning.to_record(),
             }
             closing_report(config, laboratory, folder, standings, provenance, perf_counter() - began)
+
+
+def _watchers(config: EvaluateConfig, ranks: Ranks) -> list[Logger]:
+    """What shows the evaluation to somebody."""
+    if not ranks.is_first:
+        return []
+    return optional("console", lambda: InBackground(ConsoleLogger(config.console, 0)))
 
 
 def _mirror(config: EvaluateConfig, folder: RunFolder, ranks: Ranks) -> AbstractContextManager[list[Logger]]:

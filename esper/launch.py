@@ -86,12 +86,13 @@ def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str],
                     for rank in range(len(devices))
                 )
                 codes = _watch(children, signals)
-                number = _stopped_by(codes)
+                number = _stopped_by(codes, signals.requested)
                 if number:
                     raise Preempted(number)
-        except BaseException:
-            _end(children, signal.SIGTERM)
-            if folder.state is RunState.RUNNING:
+        except BaseException as error:
+            # Ranks are told again what they have been told before, so that they report the same.
+            _end(children, signal.Signals(error.number) if isinstance(error, Preempted) else signal.SIGTERM)
+            if folder.state is RunState.RUNNING or (folder.state is RunState.FAILED and isinstance(error, Preempted)):
                 folder.status(RunState.PREEMPTED)
             raise
         if any(codes):
@@ -157,11 +158,17 @@ def _watch(children: Sequence[subprocess.Popen[str]], signals: StopSignals) -> l
         time.sleep(POLL_SECONDS)
 
 
-def _stopped_by(codes: Sequence[int | None]) -> int:
-    """The signal for which all ranks have ended, 0 if they have not."""
-    if not all(code in STOPPED for code in codes):
-        return 0
-    return max(STOPPED[code] for code in codes if code is not None)
+def _stopped_by(codes: Sequence[int | None], requested: int) -> int:
+    """The signal for which the ranks have ended, 0 if they have not.
+
+    Args:
+        codes: of the ranks.
+        requested: the signal that was passed on, 0 for none. Of ranks that heed it at once some only see that others
+            have left, and some may be done.
+    """
+    asked = [STOPPED[code] for code in codes if code in STOPPED]
+    rest = {code for code in codes if code not in STOPPED}
+    return (requested or max(asked)) if asked and rest <= ({0, PEER_LOST} if requested else set()) else 0
 
 
 def _wait(children: Sequence[subprocess.Popen[str]]) -> None:
@@ -189,18 +196,26 @@ def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devic
     failure = _read_failure(_failure_file(scratch, rank))
     if failure.get("refused"):
         raise (UsageError if failure["refused"] == UsageError.__name__ else RunError)(failure["message"])
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    what = f"failed ({failure['message']})" if failure else how
+    what = f"failed ({failure['message']})" if failure else _how_it_ended(code)
     alone = len(devices) == 1
     message = f"the run on {devices[0]} {what}" if alone else f"rank {rank} on {devices[rank]} {what}"
     if folder.status_file.exists():
         folder.status(RunState.FAILED, rank=rank, traceback=failure.get("traceback", message))
+    if failure.get("explained"):
+        raise RunError(failure["message"] if alone else f"rank {rank} on {devices[rank]}: {failure['message']}")
     if failure:
         say(failure["traceback"], stderr=True)
     checkpoint = folder.last_checkpoint
     kept = f"; resume={folder.path} goes on from {checkpoint}" if checkpoint.exists() else ""
     ended = "" if alone else "; the other ranks were ended"
     raise RunError(f"{message}{ended}{kept}")
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}"
+    how = f"was killed by {signal.Signals(-code).name}"
+    return f"{how}, as the system does when memory is short" if -code == signal.SIGKILL else how
 
 
 def _read_failure(path: Path) -> dict[str, Any]:

@@ -49,11 +49,14 @@ def main() -> None:
 
 def _record(path: Path, error: BaseException) -> None:
     from esper.config import UsageError
-    from esper.runs import RunFolderError, write_atomic
+    from esper.config.errors import RunError
+    from esper.files import write_atomic
+    from esper.runs import RunFolderError
 
     record: dict[str, Any] = {
         "message": str(error) or type(error).__name__,
         "refused": type(error).__name__ if isinstance(error, UsageError | RunFolderError) else None,
+        "explained": isinstance(error, RunError),
         "traceback": traceback.format_exc(),
     }
     write_atomic(path, json.dumps(record))

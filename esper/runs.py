@@ -27,6 +27,7 @@ from typing import IO, Any
 
 import torch
 
+from esper.files import write_atomic
 from esper.preemption import Preempted
 from esper.ranks import PeerLost
 from esper.telemetry.records import json_safe
@@ -73,20 +74,6 @@ def final_state(error: BaseException | None) -> RunState:
     return RunState.PREEMPTED if isinstance(error, KeyboardInterrupt | Preempted) else RunState.FAILED
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths of one run."""
@@ -117,8 +104,9 @@ class RunFolder:
             if checkpoints:
                 folder.checkpoints.mkdir(exist_ok=True)
             # "x" fails if the file is there, so that of two runs started at once on one folder only one goes on.
-            with folder.config.open("x", encoding="utf-8") as file:
+            with folder.config.open("x", encoding="utf-8") as file, _unmade(folder.config):
                 file.write(config_yaml)
+                file.flush()
         except OSError as error:
             if isinstance(error, FileExistsError) and folder.path.is_dir():
                 found = ", ".join(leftovers) or folder.config.name
@@ -195,6 +183,8 @@ class RunFolder:
             return RunCondition.EMPTY
         if self._is_locked():
             return RunCondition.RUNNING
+        if self.result.exists():
+            return RunCondition.FINISHED
         if self.state in (RunState.FINISHED, RunState.FAILED):
             return RunCondition(self.state)
         return RunCondition.INTERRUPTED
@@ -306,6 +296,16 @@ def _try_lock(file: IO[str]) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def _unmade(path: Path) -> Iterator[None]:
+    """Remove a file that cannot be written whole."""
+    try:
+        yield
+    except BaseException:
+        path.unlink()
+        raise
+
+
 def _pretty(record: Mapping[str, object]) -> str:
     return json.dumps(json_safe(record), indent=2, allow_nan=False) + "\n"
 
@@ -321,7 +321,8 @@ def run_status(folder: RunFolder, rank: int = 0) -> Iterator[RunFolder]:
     try:
         yield folder
     except BaseException as error:
-        state = final_state(error)
+        # What is left once the result is there, such as to show it, is not part of the work.
+        state = RunState.FINISHED if folder.result.exists() else final_state(error)
         if (rank > 0 and state is not RunState.FAILED) or (
             isinstance(error, PeerLost) and folder.failed_on is not None
         ):

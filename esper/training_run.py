@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,12 +24,13 @@ from esper.members import Member, describe
 from esper.preemption import Preempted, StopSignals
 from esper.progress import Stopwatch
 from esper.ranks import ALONE, Ranks
-from esper.runs import RunFolder, run_status
+from esper.runs import RunFolder, RunState, run_status
+from esper.shortage import shortages
 from esper.start import Start, how_to_start
 from esper.telemetry.background import InBackground
 from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.console import ConsoleLogger
-from esper.telemetry.hub import Logger, TelemetryHub
+from esper.telemetry.hub import Logger, TelemetryHub, optional
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
 from esper.telemetry.wandb_mirror import mirrored
 from esper.terminal import say
@@ -46,6 +48,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
         ranks: this process among those of the run, each with its share of the environments.
 
     Raises:
+        RunError: the disk or the memory is full; the message says what to change, and how to go on.
         RunFolderError: the folder already holds a run, another process is at work there, or it cannot be written.
         UsageError: the run there cannot go on as asked.
         Preempted: a signal asked the run to end; it can go on from its last checkpoint.
@@ -53,7 +56,8 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
     """
     stopwatch, folder = Stopwatch(), RunFolder(run_dir)
     keep_freed_memory()
-    with StopSignals() as signals, folder.lock() if ranks.is_first else nullcontext():
+    limits = partial(shortages, config, folder.path, folder.config.exists)
+    with StopSignals() as signals, limits(), folder.lock() if ranks.is_first else nullcontext():
         with refused(Config):
             start = ranks.broadcast(how_to_start(folder, config) if ranks.is_first else None)
             assert start is not None, "the first rank has decided"
@@ -65,18 +69,29 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
             laboratory = build_laboratory(start.config, ranks)
             try_own_controllers(laboratory, laboratory.config.evaluation.controllers)
         config = laboratory.config  # with the mapping that was chosen
-        members = describe(laboratory)
-        if ranks.is_first:
-            _claim(folder, start, config)
-            _announce(laboratory, folder, members, start)
-        try:
-            with _mirror(config, folder, ranks) as mirror, run_status(folder, ranks.rank):
-                _run(laboratory, folder, start, signals, stopwatch, mirror)
-        except Preempted as stopped:
+        with _stop_said(config, folder, ranks), ExitStack() as mirrors, ExitStack() as own:
+            with signals.deferred():  # a folder that is claimed has a status
+                if ranks.is_first:
+                    _claim(folder, start, config)
+                own.enter_context(run_status(folder, ranks.rank))
+            own.enter_context(limits())
+            members = describe(laboratory)
             if ranks.is_first:
-                name = signal.Signals(stopped.number).name
-                _say(config, [f"{name}: stopped; resume={folder.path} goes on with this run"])
-            raise
+                _announce(laboratory, folder, members, start)
+            mirror = mirrors.enter_context(_mirror(config, folder, ranks))
+            _run(laboratory, folder, start, signals, stopwatch, mirror)
+
+
+@contextmanager
+def _stop_said(config: Config, folder: RunFolder, ranks: Ranks) -> Iterator[None]:
+    """Say how a run goes on that was asked to stop."""
+    try:
+        yield
+    except Preempted as stopped:
+        if ranks.is_first and folder.state is not RunState.FINISHED:
+            name = signal.Signals(stopped.number).name
+            _say(config, [f"{name}: stopped; resume={folder.path} goes on with this run"])
+        raise
 
 
 def _mirror(config: Config, folder: RunFolder, ranks: Ranks) -> AbstractContextManager[list[Logger]]:
@@ -97,8 +112,8 @@ def _run(
     """The iterations, the comparison and the report."""
     config, ranks = laboratory.config, laboratory.ranks
     events = None if ranks.is_first else EventBuffer()
-    loggers = [*_loggers(config, folder), *map(InBackground, mirror)] if events is None else [events]
-    with TelemetryHub(loggers, config.telemetry.level) as hub:
+    record: list[Logger] = [events] if events else [MetricsJsonl(folder.metrics), EventsJsonl(folder.events)]
+    with TelemetryHub(_watchers(config, mirror, ranks), config.telemetry.level, record=record) as hub:
         trainer = Trainer(laboratory, folder, hub, events, signals=signals, stopwatch=stopwatch)
         trainer.begin(start)
         trainer.run()
@@ -122,10 +137,14 @@ def _claim(folder: RunFolder, start: Start, config: Config) -> None:
         RunFolder.create(folder.path, to_yaml(config))
 
 
-def _loggers(config: Config, folder: RunFolder) -> list[Logger]:
-    """Files are written where the loop can tell that they were; what draws may take its time elsewhere."""
-    console = ConsoleLogger(config.telemetry.console, config.trainer.num_iterations)
-    return [MetricsJsonl(folder.metrics), EventsJsonl(folder.events), InBackground(console)]
+def _watchers(config: Config, mirror: Sequence[Logger], ranks: Ranks) -> list[Logger]:
+    """What only shows a run; it may take its time elsewhere."""
+    if not ranks.is_first:
+        return []
+    mode, total = config.telemetry.console, config.trainer.num_iterations
+    makers: dict[str, Callable[[], Logger]] = {"console": lambda: InBackground(ConsoleLogger(mode, total))}
+    makers |= {logger.name: partial(InBackground, logger) for logger in mirror}
+    return [logger for name, make in makers.items() for logger in optional(name, make)]
 
 
 def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Member], start: Start) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from esper.build import Laboratory
 from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Console as ConsoleMode
+from esper.files import replacing
 from esper.runs import RunFolder, environment_info
 from esper.standings import LEARNED, SAMPLED, FamilyRow, Judge, Standing, family_rows, way_to_the_oracle
 from esper.telemetry.choices_plot import choice_map
@@ -69,6 +70,9 @@ def closing_report(
     way = None
     if {LEARNED, "schedule_best", "schedule_per_family"} <= named.keys():
         way = way_to_the_oracle(named[LEARNED], named["schedule_best"], named["schedule_per_family"])
+    write_csv(rows, folder.path / "controllers.csv")
+    _write_families(folder, families)
+    _draw(laboratory, folder, standings, rows)
     folder.write_result(
         {
             "controllers": [_record(row) for row in rows],
@@ -79,9 +83,6 @@ def closing_report(
             **environment_info(str(laboratory.device)),
         }
     )
-    write_csv(rows, folder.path / "controllers.csv")
-    _write_families(folder, families)
-    _draw(laboratory, folder, standings, rows)
     if config.console is not ConsoleMode.off:
         _print(folder, rows, families, way, wall_seconds)
 
@@ -101,7 +102,7 @@ def _family_record(row: FamilyRow) -> dict[str, object]:
 
 def _write_hosts(folder: RunFolder, standings: Sequence[Standing]) -> None:
     """``hosts.csv``: a line per controller, run and host."""
-    with (folder.path / "hosts.csv").open("w", encoding="utf-8", newline="") as file:
+    with replacing(folder.path / "hosts.csv") as path, path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         columns = [name for name in HOSTS_COLUMNS if standings[0].is_text or name not in BITS_COLUMNS]
         writer.writerow(columns)
@@ -116,7 +117,7 @@ def _write_hosts(folder: RunFolder, standings: Sequence[Standing]) -> None:
 
 def _write_families(folder: RunFolder, rows: Sequence[FamilyRow]) -> None:
     """``families.csv``: a line per controller and family; what was kept as JSON."""
-    with (folder.path / "families.csv").open("w", encoding="utf-8", newline="") as file:
+    with replacing(folder.path / "families.csv") as path, path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         records = [_family_record(row) for row in rows]
         writer.writerow(records[0])

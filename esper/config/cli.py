@@ -42,12 +42,16 @@ from esper.continuation import AUTO, interrupted_run, saved_config, saved_text
 from esper.preemption import StopSignals
 from esper.ranks import outside_placement
 from esper.runs import RunFolder, RunFolderError
+from esper.shortage import shortages
 from esper.terminal import say
 
 Check = Callable[[Any], None]
 """Takes a configuration of the entry point's schema."""
 
 T = TypeVar("T")
+
+ROOM = 1 << 16
+"""Bytes that a folder must take: less than any run leaves there, more than a full disk has."""
 
 RUN_FILES = ("config.yaml", "status.json")
 """Either of these in a folder means that a run lives there."""
@@ -117,7 +121,8 @@ def _follow(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: C
 def _one_line_errors() -> Iterator[None]:
     """End the process with one line and its exit code, or with everything if ``HYDRA_FULL_ERROR=1``."""
     try:
-        yield
+        with shortages():
+            yield
     except (UsageError, RunError, RunFolderError) as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
@@ -193,8 +198,8 @@ def check_writable(folder: Path) -> None:
     """Make a folder and see whether a file can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
     except OSError as error:
         raise RunError(
             f"cannot write to {folder} ({error.strerror}): choose another place with hydra.run.dir=<folder> "

@@ -18,11 +18,11 @@ from torch import nn
 import esper
 from esper.blueprints import blueprint_ids, build_blueprint
 from esper.cache import cache_dir
+from esper.files import write_atomic
 from esper.hosts import Place
 from esper.population.contest import Timings, Workload, hold_contest
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
-from esper.runs import write_atomic
 
 CACHE_FILE = "calibration.json"
 CACHE_VERSION = 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from esper.files import write_atomic
 from esper.report import figures, tables
 from esper.report.folders import EvaluationFolder, Run, find, read
 from esper.report.grouping import Configuration, Sweep, arrange
@@ -149,7 +150,7 @@ def write(report: Report, out: Path, title: str) -> Path:
         timelines=timelines,
     )
     path = out / PAGE
-    path.write_text(html(content), encoding="utf-8")
+    write_atomic(path, html(content))
     return path
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from esper.files import replacing
 from esper.report.figures import ENV_EPOCHS
 from esper.report.grouping import Configuration, Sweep
 from esper.report.numbers import QUANTITIES, Estimate, Quantity, curve, over_seeds
@@ -85,7 +86,7 @@ def write_curves(sweep: Sweep, statistic: str, path: Path) -> None:
 
 
 def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)

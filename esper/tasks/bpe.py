@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from esper.cache import cache_dir
-from esper.runs import write_atomic
+from esper.files import write_atomic
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

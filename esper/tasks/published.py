@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from esper.cache import cache_dir
 from esper.downloads import DataError, Source, size_shown
 from esper.tasks.data import Split
 from esper.tasks.options import TaskOptions
+from esper.terminal import say
 
 ELSEWHERE = "remove it, so that it is looked for elsewhere, or name a folder that has it with task.root=<folder>"
 
@@ -63,7 +63,7 @@ def require_file(task: str, options: TaskOptions, path: Path, source: Source) ->
         mark = cache_dir() / "verified" / hashlib.sha256(key.encode()).hexdigest()
         if mark.exists():
             return
-        print(f"checking {path} ({size_shown(source.size)}) against its published hash, once", file=sys.stderr)
+        say(f"checking {path} ({size_shown(source.size)}) against its published hash, once", stderr=True)
         algorithm = source.hash.partition(":")[0]
         with path.open("rb") as file:
             found = f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"

@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 
 from esper.actions import OP_NAMES
+from esper.files import replacing
 from esper.statistics import Interval
 from esper.telemetry.view import ABSENT, number
 
@@ -161,7 +162,7 @@ def write_csv(rows: Sequence[EvaluationRow], path: Path) -> None:
     has them. The folder is made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         text = any(row.test_bits for row in rows)
         names = [field.name for field in fields(EvaluationRow) if text or field.name not in OF_TEXT]

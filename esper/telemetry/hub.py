@@ -44,14 +44,27 @@ def _warn(message: str) -> None:
     say(f"warning: {message}", stderr=True)
 
 
+def optional(name: str, make: Callable[[], Logger], warn: Callable[[str], None] = _warn) -> list[Logger]:
+    """A logger that a run can do without, or none and a warning if it cannot be made."""
+    try:
+        return [make()]
+    # As in the hub: whatever goes wrong costs only that logger.
+    except Exception as error:
+        warn(f"logger {name} cannot be made and is left out ({type(error).__name__}: {error})")
+        return []
+
+
 class TelemetryHub:
-    """Passes events and metrics to loggers. A logger that fails is reported once and dropped; the others go on.
+    """Passes events and metrics to loggers. One that fails is reported once and dropped; the others go on.
+
+    What goes wrong in a logger of the run's own record is raised, once the others have been told.
 
     As a context manager it closes its loggers however the block ends.
 
     Args:
         loggers: where to pass them on to, in this order.
         level: what is kept of events, by name or value; metrics are always passed on.
+        record: loggers without which a run must not go on; told before the others.
         warn: how to report a dropped logger.
 
     Raises:
@@ -59,12 +72,18 @@ class TelemetryHub:
     """
 
     def __init__(
-        self, loggers: Sequence[Logger], level: Level | str = Level.normal, *, warn: Callable[[str], None] = _warn
+        self,
+        loggers: Sequence[Logger],
+        level: Level | str = Level.normal,
+        *,
+        record: Sequence[Logger] = (),
+        warn: Callable[[str], None] = _warn,
     ) -> None:
         if isinstance(level, str) and level not in Level.__members__:
             raise ValueError(f"unknown telemetry level {level!r}: choose one of {', '.join(Level.__members__)}")
         self.level = Level[level] if isinstance(level, str) else level
-        self._loggers = list(loggers)
+        self._record = tuple(record)
+        self._loggers = [*record, *loggers]
         self._warn = warn
 
     def wants(self, event_type: type[Event]) -> bool:
@@ -106,15 +125,25 @@ class TelemetryHub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(final_state(error))
+        try:
+            self.close(final_state(error))
+        except Exception:
+            if error is None:  # otherwise that one is the cause, and the one to report
+                raise
 
     def _each(self, call: Callable[[Logger], None]) -> None:
+        fatal: Exception | None = None
         for logger in tuple(self._loggers):
             try:
                 call(logger)
-            # Whatever goes wrong in a logger (a full disk, a closed pipe, a lost network) costs only that logger.
+            # Whatever goes wrong in a logger (a closed pipe, a lost network, a bug) costs only that logger.
             except Exception as error:
                 self._loggers.remove(logger)
-                self._warn(f"logger {logger.name} failed and is dropped ({type(error).__name__}: {error})")
+                if logger in self._record:
+                    fatal = fatal or error
+                else:
+                    self._warn(f"logger {logger.name} failed and is dropped ({type(error).__name__}: {error})")
                 with contextlib.suppress(Exception):
                     logger.close("failed")
+        if fatal is not None:
+            raise fatal

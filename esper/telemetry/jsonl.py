@@ -1,4 +1,7 @@
-"""File loggers: one JSON object per line, keys sorted, written once per iteration."""
+"""File loggers: one JSON object per line, keys sorted, written once per iteration.
+
+These files are the record of a run, which does not go on without them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from esper.files import naming
 from esper.telemetry.events import Event, to_record
 from esper.telemetry.records import Metrics, json_safe
 
@@ -14,23 +18,39 @@ BUFFER_BYTES = 1 << 20
 
 
 class _Lines:
-    """A file of JSON lines, buffered in memory until flushed."""
+    """A file of JSON lines, buffered in memory until flushed; what cannot be written whole is not written at all."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8", buffering=BUFFER_BYTES)
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._waiting = bytearray()
 
     def add(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._waiting += json.dumps(record, allow_nan=False).encode() + b"\n"
+        if len(self._waiting) > BUFFER_BYTES:
+            self.flush()
 
     def flush(self) -> None:
-        self._file.flush()
+        waiting, self._waiting = memoryview(bytes(self._waiting)), bytearray()
+        size = self._file.seek(0, os.SEEK_END)
+        try:
+            with naming(self._path):
+                while waiting:
+                    waiting = waiting[self._file.write(waiting) :]
+        except OSError:
+            self._file.truncate(size)
+            raise
 
     def sync(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self.flush()
+        with naming(self._path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self.flush()
+        finally:
+            self._file.close()
 
 
 class MetricsJsonl:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from esper.files import replacing
 from esper.telemetry.drawing import Axes, Figure, MaxNLocator, PercentFormatter
 from esper.telemetry.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS
 from esper.telemetry.view import CHOICE_SHARE, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
@@ -151,7 +152,8 @@ def style(axes: Axes, *, grid: bool = True) -> None:
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI, format="png", facecolor="white")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=DPI, format="png", facecolor="white")
 
 
 def _legend_above(axes: Axes) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from esper.runs import RunFolder, RunState, final_state, write_atomic
+from esper.files import write_atomic
+from esper.runs import RunFolder, RunState, final_state
 from esper.telemetry.closing_tables import PlainTable, closing_numbers, controllers_table, lifecycle_tables
 from esper.telemetry.events import Event
 from esper.telemetry.hub import Logger
@@ -134,9 +135,14 @@ def mirrored(
     if mode == DISABLED:
         yield []
         return
-    identity = {"id": run_id(folder, name), "name": name, "project": project, "entity": entity, "group": group}
-    settings = {**identity, "job_type": job_type, "tags": list(tags), "config": dict(config), "dir": str(folder.path)}
-    run = _start(settings, mode, timeout, warn)
+    try:
+        identity = {"id": run_id(folder, name), "name": name, "project": project, "entity": entity, "group": group}
+        own = {"job_type": job_type, "tags": list(tags), "config": dict(config), "dir": str(folder.path)}
+        run = _start(identity | own, mode, timeout, warn)
+    # A folder that cannot be written, a library that is broken: no fault of what only watches may cost a run.
+    except Exception as error:
+        warn(f"cannot be started, this run is not mirrored ({_line(error)})")
+        run = None
     if run is None:
         yield []
         return
@@ -144,13 +150,14 @@ def mirrored(
     try:
         yield [logger]
     except BaseException as error:
-        _end(run, logger, folder, final_state(error), checkpoint, warn)
+        state = RunState.FINISHED if folder.state is RunState.FINISHED else final_state(error)
+        _end(run, logger, folder, state, checkpoint, warn)
         raise
     _end(run, logger, folder, RunState.FINISHED, checkpoint, warn)
 
 
-def _start(settings: Mapping[str, Any], mode: str, timeout: float, warn: Callable[[str], None]) -> wandb.Run | None:
-    """Start or continue a W&B run; offline where online cannot be; ``None`` if that fails too."""
+def _start(settings: Mapping[str, Any], mode: str, timeout: float, warn: Callable[[str], None]) -> wandb.Run:
+    """Start or continue a W&B run; offline where online cannot be. Raises what W&B raises if that fails too."""
     import wandb
 
     try:
@@ -172,16 +179,13 @@ def _start(settings: Mapping[str, Any], mode: str, timeout: float, warn: Callabl
         )
         run.define_metric(STEP)
         run.define_metric("*", step_metric=STEP)
-    # No fault of a service that only watches may cost a run; what it raises is not a closed list.
+    # What the service raises when it cannot be reached is not a closed list.
     except Exception as error:
-        if mode == ONLINE:
-            warn(
-                f"cannot be reached ({_line(error)}): this run is kept for wandb sync {settings['dir']}/wandb/offline-*"
-            )
-            wandb.teardown()  # W&B's service still holds the id
-            return _start(settings, OFFLINE, timeout, warn)
-        warn(f"cannot be started, this run is not mirrored ({_line(error)})")
-        return None
+        if mode != ONLINE:
+            raise
+        warn(f"cannot be reached ({_line(error)}): this run is kept for wandb sync {settings['dir']}/wandb/offline-*")
+        wandb.teardown()  # W&B's service still holds the id
+        return _start(settings, OFFLINE, timeout, warn)
     return run
 
 

@@ -268,9 +268,10 @@ def test_a_forgotten_attribute_is_noticed(tmp_path: Path, holder: str) -> None:
 
 @pytest.fixture
 def interrupted(whole: Path, tmp_path: Path) -> Path:
-    """A folder of a run that can go on: finished, but said to have been killed."""
+    """A folder of a run that can go on: as one that was killed before its result was there."""
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
+    (run_dir / "result.json").unlink()
     RunFolder(run_dir).status("running")
     return run_dir
 

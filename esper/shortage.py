@@ -1,0 +1,89 @@
+"""A disk that is full and memory that is not there: said in one line, with what to change and how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from esper.config.errors import RunError
+from esper.config.evaluate import EvaluateConfig
+from esper.config.root import Config
+from esper.files import unwritable
+
+OF_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "Cannot allocate memory")
+"""Parts of the messages by which allocators of all devices say that there is no more."""
+
+
+def out_of_memory(error: BaseException | None) -> BaseException | None:
+    """The refusal of an allocator from which an error came, whatever the device; ``None`` if there was none."""
+    while error is not None:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+            return error
+        if isinstance(error, RuntimeError | OSError) and any(part in str(error) for part in OF_MEMORY):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+@contextmanager
+def shortages(
+    config: Config | EvaluateConfig | None = None,
+    folder: Path | None = None,
+    resumable: Callable[[], bool] = lambda: False,
+) -> Iterator[None]:
+    """Turn a full disk and a lack of memory into a :class:`RunError`, which names what to change.
+
+    Args:
+        config: whose keys are named, if it is known already.
+        folder: of the run.
+        resumable: whether there is something to go on with.
+    """
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception as error:
+        line = explain(error, config)
+        if line is None:
+            raise
+        again = f"; resume={folder} goes on with this run" if resumable() else ""
+        raise RunError(f"{line}{again}") from error
+
+
+def explain(error: BaseException, config: object) -> str | None:
+    """What is short, what could not be written or had, and the keys to change; ``None`` if nothing is short."""
+    refusal = unwritable(error)
+    if refusal is not None:
+        what = refusal.filename or "a file"
+        return (
+            f"{what} cannot be written ({refusal.strerror}): make room, or choose another place with "
+            "hydra.run.dir=<folder>"
+        )
+    shortage = out_of_memory(error)
+    if shortage is not None:
+        return f"out of memory ({_first_line(shortage)}): {_smaller(config)}"
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    """What an allocator says, without the place in its source and its advice."""
+    text = str(error).strip().partition("\n")[0] or type(error).__name__
+    _, found, said = text.partition("err == 0. ")
+    return (said if found else text).partition(". ")[0].rstrip(".")
+
+
+def _smaller(config: object) -> str:
+    """Keys that cost memory, with their values."""
+    if isinstance(config, EvaluateConfig):
+        return f"lower num_hosts ({config.num_hosts}), or share the hosts out with devices=[...]"
+    if isinstance(config, Config):
+        trainer, task = config.trainer, config.task
+        return (
+            f"lower trainer.num_envs ({trainer.num_envs}), trainer.num_steps ({trainer.num_steps}), task.batch_size "
+            f"({task.batch_size}) or evaluation.num_hosts ({config.evaluation.num_hosts}), or share the hosts out with "
+            "devices=[...]"
+        )
+    return "lower trainer.num_envs, task.batch_size or task.max_samples"
