@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +30,10 @@ from esper.terminal import say
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 2.0
 """Time that ranks get to end by themselves once one of them has; then they are terminated, and later killed."""
+
+CAUSE_SECONDS = 60.0
+"""Longest wait for the rank that was the cause while those that have ended only miss another one: on a busy machine the
+traceback of a rank takes longer to write than the others take to notice that it is gone."""
 
 STOPPED = {Preempted(number).code: int(number) for number in SIGNALS}
 """Exit codes of ranks that were asked to end and did, and the signals."""
@@ -153,6 +157,7 @@ def _watch(children: Sequence[subprocess.Popen[str]], signals: StopSignals) -> l
         if all(code is not None and (code == 0 or code in STOPPED) for code in codes):
             return codes
         if any(code and code not in STOPPED for code in codes):
+            _wait(children, CAUSE_SECONDS, _causes)
             _wait(children)
             return [child.poll() for child in children]
         time.sleep(POLL_SECONDS)
@@ -171,10 +176,22 @@ def _stopped_by(codes: Sequence[int | None], requested: int) -> int:
     return (requested or max(asked)) if asked and rest <= ({0, PEER_LOST} if requested else set()) else 0
 
 
-def _wait(children: Sequence[subprocess.Popen[str]]) -> None:
-    """Until all ranks have ended, but not for long."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+def _causes(codes: Sequence[int | None]) -> list[int]:
+    """Ranks that have failed by themselves."""
+    return [rank for rank, code in enumerate(codes) if code not in (None, 0, PEER_LOST)]
+
+
+def _wait(
+    children: Sequence[subprocess.Popen[str]],
+    seconds: float = GRACE_SECONDS,
+    enough: Callable[[Sequence[int | None]], object] = lambda codes: False,
+) -> None:
+    """Until all ranks have ended, or enough is known from their exit codes, but not for longer than so many seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        codes = [child.poll() for child in children]
+        if None not in codes or enough(codes):
+            return
         time.sleep(POLL_SECONDS)
 
 
@@ -189,8 +206,7 @@ def _end(children: Sequence[subprocess.Popen[str]], first: signal.Signals) -> No
 
 def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devices: Sequence[str]) -> NoReturn:
     """Mark the run as failed by the rank that was the first cause, and say so."""
-    causes = [rank for rank, code in enumerate(codes) if code not in (None, 0, PEER_LOST)]
-    rank = (causes or [codes.index(PEER_LOST)])[0]
+    rank = (_causes(codes) or [codes.index(PEER_LOST)])[0]
     code = codes[rank]
     assert code is not None
     failure = _read_failure(_failure_file(scratch, rank))

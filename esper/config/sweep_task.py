@@ -162,7 +162,8 @@ def requeued_on_request() -> Iterator[None]:
                     # Slurm ends what goes back to the queue, with signals to this process and to scontrol.
                     for number in (*SIGNALS, PREEMPTING):
                         signal.signal(number, signal.SIG_IGN)
-                    subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True, timeout=60)
+                    # However long a busy controller takes: at worst Slurm ends this job at its limit.
+                    subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
                 _leave(stopped.code)
             if asked:
                 _leave(LOCAL_REQUEUE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import run
 
 import esper.precision
 from esper.build import build_laboratory, instance_pool
@@ -237,9 +237,7 @@ print(time.process_time(), *(name for name in ("esper.policy", "esper.population
 def test_devices_that_are_not_there_are_refused_at_once(tmp_path: Path) -> None:
     """In one line each, by every command, and before anything is imported that only a run needs."""
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", REFUSED_DEVICES], capture_output=True, text=True, check=True, cwd=tmp_path, env=hidden
-    )
+    done = run([sys.executable, "-c", REFUSED_DEVICES], check=True, cwd=tmp_path, env=hidden)
     absent = "0 is not there; visible: cpu (CUDA_VISIBLE_DEVICES is ''); devices=cpu runs without one"
     unknown = f"error: devices must be {CHOICES}; got mps"
     said = [

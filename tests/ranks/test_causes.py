@@ -1,0 +1,62 @@
+"""Which rank is named when a run ends: the one that failed, however long it takes to end, and not who misses it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from esper import launch
+from esper.launch import CAUSE_SECONDS, GRACE_SECONDS, PEER_LOST, _causes, _watch
+
+NEVER = float("inf")
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(launch, "time", made)
+    return made
+
+
+def watched(clock: Clock, *ends: tuple[float, int]) -> list[int | None]:
+    """Exit codes that are known once a run of ranks is over that end at these times, with these codes."""
+    children: list[Any] = [
+        SimpleNamespace(poll=lambda at=at, code=code: code if clock.now >= at else None) for at, code in ends
+    ]
+    return _watch(children, SimpleNamespace(requested=0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 5.0, 0.9 * CAUSE_SECONDS])
+def test_a_rank_that_takes_its_time_to_end_is_still_the_cause(clock: Clock, seconds: float) -> None:
+    codes = watched(clock, (1.0, PEER_LOST), (1.0 + seconds, 1))
+    assert codes == [PEER_LOST, 1]
+    assert _causes(codes) == [1]
+
+
+def test_nobody_waits_for_the_others_once_the_cause_is_known(clock: Clock) -> None:
+    assert watched(clock, (NEVER, 0), (1.0, -9), (NEVER, 0)) == [None, -9, None]
+    assert clock.now < 1.0 + GRACE_SECONDS + 1
+
+
+def test_a_cause_that_hangs_is_not_awaited_for_ever(clock: Clock) -> None:
+    assert watched(clock, (1.0, PEER_LOST), (NEVER, 1)) == [PEER_LOST, None]
+    assert clock.now < 1.0 + CAUSE_SECONDS + GRACE_SECONDS + 1
+
+
+def test_all_good_ends_are_awaited(clock: Clock) -> None:
+    assert watched(clock, (10.0, 0), (9_000.0, 0)) == [0, 0]
