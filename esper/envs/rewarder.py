@@ -104,6 +104,9 @@ class Rewarder:
         if unpaid.any():
             breakdown = torch.where(unpaid & ~inputs.crashed, int(Breakdown.REWARD), breakdown)
             potential, components = self._step(replace(inputs, crashed=inputs.crashed | unpaid))
+            # Whatever a reward family of the user's makes of a crash, it stays with the environment.
+            components = {name: torch.where(value.isfinite(), value, 0.0) for name, value in components.items()}
+            potential = potential.reset(unpaid)
         self.potential = potential
         return components, breakdown
 

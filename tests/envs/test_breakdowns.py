@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,10 @@ from torch import Tensor
 
 from esper.actions import Op
 from esper.envs import growth
-from esper.envs.breakdowns import guessing
+from esper.envs.breakdowns import Breakdown, guessing
 from esper.envs.growth import GrowthEnv
 from esper.envs.records import StepResult
-from esper.envs.rewards import REWARDS
+from esper.envs.rewards import REWARDS, Potential, RewardInputs, paired_reward
 from esper.ppo.gae import gae
 
 NAN, INF = float("nan"), float("inf")
@@ -195,3 +196,29 @@ def test_one_poisoned_number_costs_one_environment_and_changes_no_bit_elsewhere(
     advantages, returns = gae(rewards, nothing, nothing, ends, torch.zeros_like(ends), 1.0, 0.95)
     assert advantages.isfinite().all()
     assert returns.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_a_reward_family_that_pays_nonsense_costs_the_environments_that_it_is_paid_in(value: float) -> None:
+    """Even where it makes nonsense of the crash, too."""
+    laboratory = small_laboratory(f"env.num_epochs={EPOCHS}")
+    env, plain = small_env(laboratory), small_env(laboratory)
+
+    def strange(previous: Potential, inputs: RewardInputs, **numbers: float) -> tuple[Potential, dict[str, Tensor]]:
+        potential, components = paired_reward(previous, inputs, **numbers)
+        components["gain"][1] = potential.gap[1] = value
+        return potential, components
+
+    env.rewarder.family = replace(REWARDS["paired"], step=strange)
+    env.reset()
+    plain.reset()
+    for _ in range(EPOCHS - 1):
+        result, expected = env.step(waits(3)), plain.step(waits(3))
+        assert result.breakdown.tolist() == [Breakdown.NONE, Breakdown.REWARD, Breakdown.NONE]
+        assert result.reward.isfinite().all()
+        assert env.rewarder.potential.gap.isfinite().all()
+        assert torch.equal(result.reward[[0, 2]], expected.reward[[0, 2]])
+        assert torch.equal(result.observation.features[[0, 2]], expected.observation.features[[0, 2]])
+        [episode] = result.episodes
+        assert math.isfinite(episode.episode_return)
+        env.reset(result.terminated)
