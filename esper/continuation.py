@@ -126,5 +126,5 @@ def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             found |= flat(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
+            found[f"{prefix}{key}"] = value
     return found

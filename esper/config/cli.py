@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -31,6 +30,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from esper.config.entries import Entry
 from esper.config.errors import RunError, UsageError, refused
+from esper.config.files import Loader
 from esper.config.flags import parse_flags
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
@@ -111,8 +111,9 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
 
 def _follow(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Check) -> None:
     """Run as a later rank of a launcher's: the same configuration, but the folder and its checks are the first's."""
-    with refused(entry.schema):
-        [(config, run_dir)] = _load_jobs(arguments, entry)
+    loader = _loader(arguments)
+    with refused(entry.schema, loader.located):
+        [(config, run_dir)] = _load_jobs(loader, arguments, entry)
         check(config)
     task(config, run_dir)
 
@@ -140,7 +141,7 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
     """
     loader, name = _loader(arguments), arguments.config_name or entry.config_name
     try:
-        with refused(entry.schema):
+        with refused(entry.schema, loader.located):
             master = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.MULTIRUN)
             if not str(master.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
                 return False
@@ -167,8 +168,9 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
 
 def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> list[tuple[Any, Path]]:
     """Refuse what cannot be run; returns the configuration and the run folder, or nothing for ``--cfg``."""
-    with refused(entry.schema):
-        jobs = _load_jobs(arguments, entry)
+    loader = _loader(arguments)
+    with refused(entry.schema, loader.located):
+        jobs = _load_jobs(loader, arguments, entry)
         for config, run_dir in jobs:
             check(config)
             if not _holds_a_run(config, run_dir):
@@ -207,14 +209,16 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def _loader(arguments: argparse.Namespace) -> ConfigLoader:
+def _loader(arguments: argparse.Namespace) -> Loader:
     """Hydra's loader of configurations; to be cleared from its global state after use."""
     search_path = create_config_search_path(str(CONF_DIR))
     if arguments.config_dir is not None:
         # Where Hydra itself puts it: after Esper's own files, and before the schemas, which must be last.
         folder = f"file://{Path(arguments.config_dir).resolve()}"
         search_path.prepend("command-line", folder, anchor=SearchPathQuery(provider="schema"))
-    return Hydra.create_main_hydra2(task_name="check", config_search_path=search_path).config_loader
+    loader = Loader(search_path)
+    GlobalHydra.instance().initialize(Hydra(task_name="check", config_loader=loader))
+    return loader
 
 
 def _compose(arguments: argparse.Namespace, entry: Entry) -> None:
@@ -227,9 +231,9 @@ def _compose(arguments: argparse.Namespace, entry: Entry) -> None:
         GlobalHydra.instance().clear()
 
 
-def _load_jobs(arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, Path]]:
+def _load_jobs(loader: Loader, arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, Path]]:
     """The configuration and run folder of a single run; none for ``--cfg``, which only has to compose."""
-    loader, name = _loader(arguments), arguments.config_name or entry.config_name
+    name = arguments.config_name or entry.config_name
     try:
         words = OverridesParser.create(loader).parse_overrides(list(arguments.overrides))
         named = [word.value() for word in words if word.key_or_group == "resume"]

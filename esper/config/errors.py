@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import yaml
@@ -13,11 +13,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
+    GrammarParseError,
+    InterpolationResolutionError,
     OmegaConfBaseException,
     ValidationError,
 )
 
 from esper.config.checks import suggestion
+from esper.config.paths import CONF_DIR
+
+ROOTS = ("config", "evaluate")
+"""Root configurations: what is wrong in their defaults lists comes from words."""
+
+_IN_FILE = re.compile(r"In '(?P<file>[^']*)': ")
 
 HIDDEN_GROUPS = ("preset", "debug", "sweep")
 """Groups that are not in the defaults list and are added with a plus."""
@@ -33,6 +41,15 @@ EXTRAS = {
 
 _TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _TYPE = re.compile(rf"Value '(?P<value>.*)' of type '.*' could not be converted to (?P<type>{'|'.join(_TYPES)})")
+_BOOLEAN = re.compile(r"Value '(?P<value>.*)' is not a valid bool")
+_SHAPES = {
+    re.compile(r"is not a ListConfig, list or tuple"): "a list, as in [a, b]",
+    re.compile(r"Cannot assign .* to Dict\["): "names with values, as in {a: 1}",
+    re.compile(r"Incompatible value 'None'"): "a value, not null",
+}
+_SECTION = re.compile(
+    r"(?:Merge error|Invalid type assigned): \w+ is not a subclass of (?P<section>\w+)\. value: (?P<value>.*)"
+)
 _TEXT = re.compile(r"Cannot convert '.*' to string: '(?P<value>.*)'")
 _MERGING = "Error merging override "
 _CHOICE = re.compile(r"Invalid value '(?P<value>.*)', expected one of \[(?P<choices>.*)\]")
@@ -50,33 +67,41 @@ class RunError(CompactHydraException):
 
 
 @contextmanager
-def refused(schema: type) -> Iterator[None]:
+def refused(schema: type, located: Callable[[str], str] = str) -> Iterator[None]:
     """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`.
 
     Args:
         schema: dataclass of the whole configuration.
+        located: adds to a message which configuration file it is about, where it is one.
     """
     try:
         yield
     except UsageError:
         raise
     except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
-        raise UsageError(explain(error, schema)) from error
+        raise UsageError(located(explain(error, schema))) from error
 
 
 def explain(error: BaseException, schema: type) -> str:
     """One line that names the offending key and value, and the choices; ``schema`` is of the whole configuration."""
+    where = _IN_FILE.match(str(error))
+    if where and (where["file"] not in ROOTS or not isinstance(error, MissingConfigException)):
+        return f"{where['file']}.yaml: {_in_file(error, where['file'], schema)}"
     for cause in _chain(error):
         if isinstance(cause, MissingConfigException):
             return _missing_config(cause)
         if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and cause.full_key:
             return unknown_key(cause.full_key, schema, cause.object_type)
+        if isinstance(cause, ValidationError) and (match := _SECTION.search(str(cause))):
+            return _no_section(match, schema)
         if isinstance(cause, ValidationError) and cause.full_key:
             return _bad_value(cause.full_key, _lines(cause)[0], _lines(error))
         if isinstance(cause, OverrideParseException):
             problem = _lines(cause)[-1] if _lines(cause)[0].startswith("Error parsing") else _lines(cause)[0]
             problem = problem.partition(" expecting ")[0]
             return f"cannot read {cause.override!r}: {problem}; say key=value"
+        if isinstance(cause, GrammarParseError | InterpolationResolutionError) and cause.full_key:
+            return f"{cause.full_key}: {_lines(cause)[0]}"
         if isinstance(cause, OmegaConfBaseException) and cause is not error:
             return "; ".join([*_lines(error), *_lines(cause)])
     lines = _lines(error) or [type(error).__name__]
@@ -85,6 +110,28 @@ def explain(error: BaseException, schema: type) -> str:
             return f"{group} is added with a plus: +{group}=<name>"
     # Hydra's own advice speaks of defaults lists; the first line says what is wrong.
     return "; ".join(line.rstrip(":") for line in lines[:1] + [line for line in lines[1:] if line[:1].isdigit()])
+
+
+def _in_file(error: BaseException, file: str, schema: type) -> str:
+    """One line about what a configuration file says."""
+    if isinstance(error, MissingConfigException):
+        return _missing_config(error)
+    if error.__context__ is None:  # about its defaults list
+        return _lines(error)[0].partition(": ")[2]
+    group = file.partition("/")[0]
+    if group in HIDDEN_GROUPS and isinstance(error.__context__, ConfigKeyError) and error.__context__.full_key == group:
+        return "let its first line be '# @package _global_': without it, its keys are looked for in its own group"
+    return explain(error.__context__, schema)
+
+
+def unreadable(error: Exception) -> str:
+    """One line about a configuration file that cannot be read."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        context = f"{error.context}: " if error.context else ""
+        return f"line {error.problem_mark.line + 1}: {context}{error.problem}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"is no text in UTF-8 ({error.reason} at byte {error.start})"
+    return "; ".join(_lines(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -103,7 +150,11 @@ def _lines(error: BaseException) -> list[str]:
 def _missing_config(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group and name:
-        return f"--config-name: no {name}.yaml among Esper's own files or in the folder of --config-dir"
+        asked = "" if _IN_FILE.match(str(error)) else "--config-name: "
+        return f"{asked}no {name}.yaml among Esper's own files or in the folder of --config-dir"
+    if group and not error.options and not group.startswith("hydra"):
+        folders = ", ".join(sorted(path.name for path in CONF_DIR.iterdir() if path.is_dir()))
+        return f"no folder {group!r} of configuration files, in which to look for {name!r}; Esper's own are {folders}"
     if not group or error.options is None:
         return _lines(error)[0]
     if group == "hydra/launcher" and name in EXTRAS:
@@ -121,8 +172,24 @@ def _bad_value(key: str, message: str, context: list[str]) -> str:
         return f"{key}: unknown {match['value']!r}{near}; choose from {', '.join(choices)}"
     if match := _TEXT.search(message):
         return f"{key} must be one word, got {match['value']}"
+    if match := _BOOLEAN.search(message):
+        return f"{key} must be true or false, got {match['value']!r}"
+    for pattern, shape in _SHAPES.items():
+        if pattern.search(message):
+            message = f"must be {shape}"
     override = next((line.removeprefix(_MERGING) for line in context if line.startswith(_MERGING)), "")
-    return f"{key}: {message}" + (f" (in {override})" if override else "")
+    joint = " " if message.startswith("must be") else ": "
+    return f"{key}{joint}{message}" + (f" (in {override})" if override else "")
+
+
+def _no_section(match: re.Match[str], schema: type) -> str:
+    root = OmegaConf.structured(schema)
+    named = [
+        key for key in map(str, root) if getattr(OmegaConf.get_type(root, key), "__name__", "") == match["section"]
+    ]
+    key = named[0] if named else "host"  # its class depends on a choice
+    keys = ", ".join(map(str, root[key])) if named else "its own"
+    return f"{key} is a section and must have keys ({keys}), got {match['value']}"
 
 
 def unknown_key(key: str, schema: type, section: type | None = None) -> str:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from esper.config.errors import UsageError, refused
+from esper.config.errors import UsageError, explain, refused
+from esper.config.files import Loader
 from esper.config.naming import JobName, as_typed, job_name, letters, readable
 from esper.config.store import to_plain
 from esper.runs import RunCondition, RunFolder, RunState
@@ -63,7 +65,7 @@ class Planner:
         check: raises ``ValueError`` for a configuration that cannot run.
     """
 
-    loader: ConfigLoader
+    loader: Loader
     master: DictConfig
     schema: type[Any]
     load: Callable[[DictConfig], Any]
@@ -77,8 +79,11 @@ class Planner:
             UsageError: no job can be run, or two would share a folder.
         """
         alike: dict[str, list[SweepJob]] = {}
+        files = self._files_of_params()
         for number, (words, swept) in enumerate(self._split()):
             job = self._job(number, words, swept)
+            if job.refusal is not None:
+                job = replace(job, refusal=_with_file(job.refusal, swept, files))
             alike.setdefault(job.identity, []).append(job)
         jobs = [
             replace(first, again=tuple((other.number, other.label) for other in others))
@@ -103,17 +108,33 @@ class Planner:
         """
         hydra = self.master.hydra
         preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
-        overrides = OverridesParser.create(self.loader).parse_overrides([*preset, *hydra.overrides.task])
+        parser = OverridesParser.create(self.loader)
+        overrides = []
+        for word in preset:
+            try:
+                overrides += parser.parse_overrides([word])
+            except HydraException as error:
+                where = f"hydra.sweeper.params.{word.partition('=')[0]}"
+                raise UsageError(self.loader.located(f"{where}: {explain(error, self.schema)}")) from error
+        overrides += parser.parse_overrides(list(hydra.overrides.task))
         sweeps = [word for word in overrides if word.is_sweep_override()]
         check_size(sweeps)
         swept = {word.get_key_element() for word in sweeps}
         jobs = BasicSweeper.split_arguments(overrides, None)[0]
         return [(list(job), [word for word in job if word.partition("=")[0] in swept]) for job in jobs]
 
+    def _files_of_params(self) -> dict[str, str]:
+        """The file, by key that it sweeps over."""
+        found = {}
+        for key in self.master.hydra.sweeper.params or {}:
+            where = f"hydra.sweeper.params.{key}"
+            found[key] = self.loader.located(where).removesuffix(where)
+        return found
+
     def _job(self, number: int, words: Sequence[str], swept: Sequence[str]) -> SweepJob:
         label, named = " ".join(swept), list(words)
         try:
-            with refused(self.schema):
+            with refused(self.schema, self.loader.located):
                 cfg = self.loader.load_sweep_config(self.master, named)
                 config = self.load(cfg)
                 self.check(config)
@@ -146,6 +167,14 @@ class Planner:
         """A word in the one spelling of its value: ``lr=1e-3`` and ``lr=0.001`` are the same."""
         [parsed] = OverridesParser.create(self.loader).parse_overrides([word])
         return f"{parsed.key_or_group}={as_typed(parsed.value())}"
+
+
+def _with_file(refusal: str, swept: Sequence[str], files: Mapping[str, str]) -> str:
+    """A refusal, with the file that sweeps over the key in question."""
+    for key in (word.partition("=")[0] for word in swept):
+        if key in files and re.search(rf"(^|'){re.escape(key)}\b", refusal):
+            return files[key] + refusal
+    return refusal
 
 
 def _known_as(folder: Path, name: JobName) -> str | None:

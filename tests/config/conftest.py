@@ -12,6 +12,7 @@ import pytest
 
 from esper.config import Config, cli, to_yaml
 from esper.config.entries import EVALUATE, TRAIN, Entry
+from esper.config.preflight import preflight
 from esper.runs import RunFolder, RunState
 
 Outcome = tuple[int, str, list[tuple[Config, Path]]]
@@ -25,8 +26,21 @@ class CommandLine:
     capsys: pytest.CaptureFixture[str]
     out: str = field(default="", init=False)
 
-    def __call__(self, *words: str, entry: Entry = TRAIN, fail: dict[int, Exception] | None = None) -> Outcome:
-        """Exit code, stderr, and the (configuration, run folder) of each job; jobs of a sweep are finished at once."""
+    def __call__(
+        self,
+        *words: str,
+        entry: Entry = TRAIN,
+        fail: dict[int, Exception] | None = None,
+        checked: bool = False,
+    ) -> Outcome:
+        """Exit code, stderr, and the (configuration, run folder) of each job; jobs of a sweep are finished at once.
+
+        Args:
+            words: of the command line.
+            entry: the entry point.
+            fail: what jobs raise, by seed.
+            checked: make training's own checks too.
+        """
         runs: list[tuple[Config, Path]] = []
 
         def task(config: Any, run_dir: Path, *, isolated: bool = False, **_: bool) -> None:
@@ -41,6 +55,8 @@ class CommandLine:
         def check(config: Any) -> None:
             if config.seed == 13:
                 raise ValueError("seed must not be 13")
+            if checked:
+                preflight(config)
 
         self.monkeypatch.setattr(sys, "argv", [f"esper-{entry.config_name}", *words])
         code = 0
