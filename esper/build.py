@@ -26,9 +26,9 @@ from esper.hosts import READS, SegmentedHost, build_host
 from esper.lifecycle import GrowthRules
 from esper.policy import GrowthPolicy, Normaliser
 from esper.population import MultiplyAdds, Population, build_mapping, chosen_probes, count_multiply_adds
-from esper.population.calibration import Choice, choose_mapping
-from esper.population.contest import Workload
+from esper.population.calibration import Choice, choose_mapping, require_mapping
 from esper.population.mapping import Mapping as HostMapping
+from esper.population.workload import Workload
 from esper.ppo import PPOSettings, linear_schedule
 from esper.precision import AUTOCAST_DTYPES
 from esper.ranks import ALONE, Ranks
@@ -258,26 +258,25 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
 def _choose(
     config: Config, task: TaskData, host: SegmentedHost, slot_ids: tuple[str, ...], compatible: Tensor, num_envs: int
 ) -> Choice:
-    """The mapping that a configuration names, or the fastest one."""
-    if config.env.mapping is not Mapping.auto:
-        return Choice(mapping=config.env.mapping.name)
-    return choose_mapping(
-        Workload(
-            host=host,
-            slot_ids=slot_ids,
-            compatible=compatible,
-            num_envs=num_envs,
-            inputs=task.train.inputs,
-            targets=task.train.targets,
-            val_inputs=task.val.inputs,
-            val_targets=task.val.targets,
-            prepare=task.prepare,
-            batch_size=config.task.batch_size,
-            steps_per_epoch=config.env.steps_per_epoch,
-            incubation=config.slots.incubation.name,
-            autocast_dtype=AUTOCAST_DTYPES[config.amp.name],
-        )
+    """The mapping that a configuration names, once it has shown that it can, or the fastest one."""
+    workload = Workload(
+        host=host,
+        slot_ids=slot_ids,
+        compatible=compatible,
+        num_envs=num_envs,
+        inputs=task.train.inputs,
+        targets=task.train.targets,
+        val_inputs=task.val.inputs,
+        val_targets=task.val.targets,
+        prepare=task.prepare,
+        batch_size=config.task.batch_size,
+        steps_per_epoch=config.env.steps_per_epoch,
+        incubation=config.slots.incubation.name,
+        autocast_dtype=AUTOCAST_DTYPES[config.amp.name],
     )
+    if config.env.mapping is Mapping.auto:
+        return choose_mapping(workload)
+    return require_mapping(workload, config.env.mapping.name)
 
 
 def growth_rules(config: Config) -> GrowthRules:

@@ -42,11 +42,12 @@ def in_one_line(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = f"it asks to exit with code {error.code!r}" if isinstance(error, SystemExit) else ""
     said = said or f"{type(error).__name__}: {lines[0] if lines else 'no more is said'}"
-    where = _place(error)
+    where = place(error)
     return said if where is None else f"{said} ({where})"
 
 
-def _place(error: BaseException) -> str | None:
+def place(error: BaseException) -> str | None:
+    """File and line of the user's code in which an exception was raised, ``None`` if it was raised elsewhere."""
     if isinstance(error, SyntaxError) and error.filename is not None:  # it never ran
         return f"{Path(error.filename).name}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

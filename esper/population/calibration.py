@@ -17,12 +17,16 @@ from torch import nn
 
 import esper
 from esper.blueprints import blueprint_ids, build_blueprint
+from esper.blueprints.contract import users_blueprints
 from esper.cache import cache_dir
 from esper.files import write_atomic
-from esper.hosts import Place
-from esper.population.contest import Timings, Workload, hold_contest
+from esper.hosts import CustomHost, Place
+from esper.population.contest import Timings, hold_contest
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
+from esper.population.mapping.stacked import COMPILED_SUFFIX
+from esper.population.trial import why_not
+from esper.population.workload import Workload
 
 CACHE_FILE = "calibration.json"
 CACHE_VERSION = 1
@@ -62,6 +66,10 @@ _chosen: dict[str, Choice] = {}
 """Choices of this process: environments, twins and evaluation must agree even where the cache cannot be written."""
 
 
+_able: set[str] = set()
+"""Mappings and workloads of this process, of Esper's own networks alone, that were tried and can: tried once."""
+
+
 def choose_mapping(workload: Workload, contest: Callable[[Workload], Timings] = hold_contest) -> Choice:
     """The fastest mapping for a workload, from this process, the user's cache, or a contest.
 
@@ -73,12 +81,44 @@ def choose_mapping(workload: Workload, contest: Callable[[Workload], Timings] = 
         ValueError: no mapping can run this host and its blueprints; names what each refused.
     """
     conditions = describe(workload)
-    key = hashlib.blake2b(json.dumps(conditions, sort_keys=True).encode(), digest_size=16).hexdigest()
+    key = _key(conditions)
     if key not in _chosen:
         known, trouble = _read(key)
+        if known is not None and why_not(workload, known.mapping) is not None:
+            known = None  # a user's code may do something else than when the mappings were timed
         _chosen[key] = known or _measure(workload, contest, key, conditions, trouble)
         return _chosen[key]
     return replace(_chosen[key], cached=True, notes=())
+
+
+def require_mapping(workload: Workload, name: str) -> Choice:
+    """The mapping that was asked for by name, tried on the workload.
+
+    Raises:
+        ValueError: it cannot run this host or one of its blueprints; says why, and which can.
+    """
+    tried = f"{name} {_key(describe(workload))}"
+    if tried in _able:
+        return Choice(mapping=name)
+    why = why_not(workload, name)
+    if why is None:
+        if _is_ours(workload):
+            _able.add(tried)
+        return Choice(mapping=name)
+    others = {other: why_not(workload, other) for other in MAPPINGS if other != name.removesuffix(COMPILED_SUFFIX)}
+    able = [other for other, refused in others.items() if refused is None]
+    way_out = f"choose {' or '.join(able)}, or auto" if able else f"neither can {', '.join(others)}"
+    raise ValueError(f"env.mapping={name} cannot run this host and its blueprints: {why}; {way_out}")
+
+
+def _is_ours(workload: Workload) -> bool:
+    """Whether host and blueprints are Esper's own: users' may do another thing under the same description."""
+    own = all(not users_blueprints(place.family).keys() & set(names) for place, names in _offered(workload))
+    return own and workload.host.family != CustomHost.family
+
+
+def _key(conditions: dict[str, object]) -> str:
+    return hashlib.blake2b(json.dumps(conditions, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _measure(

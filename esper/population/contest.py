@@ -10,24 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
-from textwrap import shorten
 from time import perf_counter
 
 import torch
-from torch import Tensor
 
 from esper.actions import BlendAlgorithm
-from esper.blueprints import blueprint_ids, build_blueprint
-from esper.hosts import SegmentedHost
-from esper.layouts import layout_of
 from esper.population.counterfactuals import Samples, valuate
-from esper.population.layout import flatten_parameters, settle_buffers
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS, Mapping, build_mapping
 from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.population import Population
-from esper.population.training import GrowthStage, train_epoch
+from esper.population.training import GrowthStage
+from esper.population.trial import reason, try_out
+from esper.population.workload import Workload, bare_population, train_step
 from esper.rng import generator
-from esper.tasks.batches import Prepare, as_stored, take_inputs
 
 BUDGET_SECONDS = 2.5
 """No new round begins after this; hosts of a CNN on digits then have 3 to 7 rounds behind them."""
@@ -46,47 +41,6 @@ BARE_SHARE = 1 / 3
 """Weight of hosts without modules: twins, and episodes before anything has grown."""
 
 BLENDED_ALPHA = 0.5
-LEARNING_RATE = 1e-3
-MAX_REASON = 200
-PROBE_SIZE = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What a run asks of its mapping.
-
-    Attributes:
-        host: prototype; its parameters are neither used nor changed.
-        slot_ids: places used as slots, in canonical order.
-        compatible: ``bool [S, B]``, blueprints that may germinate.
-        num_envs: hosts trained together.
-        inputs, targets: training samples ``[N, ...]``, on the device, as they are stored.
-        val_inputs, val_targets: validation samples, likewise.
-        prepare: makes of inputs what hosts read.
-        batch_size: samples of one step of one host.
-        steps_per_epoch: steps between two validations.
-        incubation: learning signal of developing modules.
-        autocast_dtype: what products and convolutions compute in, ``None`` for the samples' own type.
-    """
-
-    host: SegmentedHost
-    slot_ids: tuple[str, ...]
-    compatible: Tensor
-    num_envs: int
-    inputs: Tensor
-    targets: Tensor
-    val_inputs: Tensor
-    val_targets: Tensor
-    batch_size: int
-    steps_per_epoch: int
-    incubation: str
-    autocast_dtype: torch.dtype | None = None
-    prepare: Prepare = as_stored
-
-    @property
-    def device(self) -> torch.device:
-        """Where hosts are trained."""
-        return self.inputs.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +102,7 @@ def _may_lose(name: str, running: dict[str, _Contestant], refused: dict[str, str
         yield
     except Exception as error:  # compilers and drivers raise errors of all kinds, of which Python's own are a part
         running.pop(name, None)
-        refused[name] = _reason(error)
-
-
-def _reason(error: Exception) -> str:
-    """Its message on one line, with its type where the message may not tell what happened; compilers say much."""
-    told = isinstance(error, ValueError | RuntimeError) and str(error)
-    return shorten(str(error) if told else f"{type(error).__name__}: {error}", MAX_REASON, placeholder=" …")
+        refused[name] = reason(error)
 
 
 def _time_compiled(
@@ -189,7 +137,7 @@ def _affordable(workload: Workload) -> int:
         growth = _growth(population)
         for _ in range(2):  # the first time warms up
             began = perf_counter()
-            _train(few, population, growth)
+            train_step(few, population, growth)
             seconds = (perf_counter() - began) / few.num_envs
     except Exception:  # of any kind: the contest meets it again and says what it is
         return few.num_envs
@@ -200,14 +148,14 @@ class _Contestant:
     """One mapping with two populations: bare hosts, and hosts with modules in every third of three states.
 
     Raises:
-        ValueError: the mapping has no form of some layer of the host or of a blueprint, or fails to run a blueprint.
-        Exception: of any kind: it fails to run the host.
+        ValueError: the mapping cannot run the host or a blueprint.
+        Exception: of any kind: it fails to run so many of them.
     """
 
     def __init__(self, workload: Workload, name: str) -> None:
         self._workload = workload
+        try_out(workload, name)
         mapping = build_mapping(name)
-        _try_blueprints(workload, mapping)
         self._bare = _populate(workload, mapping, grown=False)
         self._grown = _populate(workload, mapping, grown=True)
 
@@ -221,7 +169,7 @@ class _Contestant:
         """Seconds of an epoch, extrapolated."""
         workload, growth = self._workload, _growth(population)
         began = perf_counter()
-        _train(workload, population, growth)
+        train_step(workload, population, growth)
         trained = perf_counter()
         targets = workload.val_targets[:MAX_VAL_SAMPLES]
         nobody = torch.zeros(population.num_envs, dtype=torch.bool)
@@ -243,43 +191,12 @@ class _Contestant:
         return workload.steps_per_epoch * (trained - began) + validated * len(workload.val_targets) / len(targets)
 
 
-def _train(workload: Workload, population: Population, growth: GrowthStage) -> None:
-    """One training step. Its statistics end on the CPU, so that the device has finished when it returns."""
-    size = population.num_envs, workload.batch_size
-    order = torch.randint(len(workload.targets), size, generator=generator("calibration", "order"))
-    train_epoch(
-        population,
-        workload.inputs,
-        workload.targets,
-        order,
-        growth,
-        incubation=workload.incubation,
-        num_steps=1,
-        lr=LEARNING_RATE,
-        take=lambda inputs, index: workload.prepare(take_inputs(inputs, index)),
-    )
-
-
 def _populate(workload: Workload, mapping: Mapping, *, grown: bool) -> Population:
     """Hosts at birth; with ``grown`` two thirds of their slots have a module, of all blueprints and blends in turn."""
-    host, num_envs = workload.host, workload.num_envs
-    population = Population(
-        host,
-        workload.slot_ids,
-        num_envs,
-        mapping,
-        device=workload.device,
-        autocast_dtype=workload.autocast_dtype,
-    )
-    values = []
-    for env in range(num_envs):
-        host.reset(generator("calibration", env))
-        values.append(flatten_parameters(host.segments))
-    population.reset(range(num_envs), torch.stack(values), torch.ones_like(torch.stack(values), dtype=torch.bool))
-    turn = 0
+    population, turn = bare_population(workload, mapping), 0
     for slot, fits in enumerate(workload.compatible if grown else ()):
         offered = fits.nonzero().flatten().tolist()
-        for env in range(num_envs):
+        for env in range(workload.num_envs):
             if offered and (env + slot) % 3:
                 stream, algorithm = generator("calibration", env, slot), BlendAlgorithm(turn % len(BlendAlgorithm))
                 population.germinate(env, slot, offered[turn % len(offered)], algorithm, stream)
@@ -294,21 +211,3 @@ def _growth(population: Population) -> GrowthStage:
     developing = present & ((env + slot) % 3 == 1)
     alpha = BLENDED_ALPHA * (present & ~developing).double()
     return GrowthStage(alpha=alpha, developing=developing, isolated=torch.zeros_like(present))
-
-
-def _try_blueprints(workload: Workload, mapping: Mapping) -> None:
-    """Run every blueprint that may germinate once: few hosts do not have them all."""
-    sites = [workload.host.place(slot_id).site for slot_id in workload.slot_ids]
-    wanted = {(blueprint, *sites[slot]) for slot, blueprint in workload.compatible.nonzero().tolist()}
-    for blueprint, family, width in sorted(wanted):
-        blueprint_id = blueprint_ids()[blueprint]
-        try:
-            module = build_blueprint(family, blueprint_id, width)
-            settle_buffers(module, workload.device)
-            program = mapping.prepare(module)
-            parameters = torch.zeros(1, program.layout.size, device=workload.device)
-            feature = torch.zeros(1, *layout_of(family).probe(width, PROBE_SIZE), device=workload.device)
-            with torch.no_grad():
-                mapping.call(program, parameters, mapping.pack(feature))
-        except Exception as error:  # whatever compilers and users' code raise
-            raise ValueError(f"blueprint {blueprint_id}: {_reason(error)}") from error
