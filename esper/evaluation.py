@@ -156,7 +156,8 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
     torch.set_num_threads(intra_op_threads(config.num_threads, ranks.local_size))
     keep_freed_memory()
     limits = partial(shortages, config, folder.path)
-    with StopSignals() as signals, limits(), ExitStack() as mirrors, ExitStack() as own:
+    unused = folder.left_if_used() if ranks.is_first else nullcontext()
+    with StopSignals() as signals, limits(), unused, ExitStack() as mirrors, ExitStack() as own:
         with refused(EvaluateConfig):
             trained = read_trained(config)
             laboratory = build_laboratory(experiment(config, trained), ranks)

@@ -158,24 +158,43 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Be the only process that writes here; the system lets go of it when the process ends, however it ends.
 
+        A folder in which no run has begun until then is removed.
+
         Raises:
             RunFolderError: another process is at work here, or the folder cannot be made.
         """
+        deadline = time.monotonic() + LOCK_SECONDS
+        file = self._open_lock()
+        # What was locked must still be in the folder: its last holder may have removed it with the folder.
+        while not (_try_lock(file) and _is_at(file, self.lock_file)):
+            file.close()
+            if time.monotonic() > deadline:
+                raise RunFolderError(f"another process writes to run folder {self.path}: let it end first")
+            time.sleep(0.1)
+            file = self._open_lock()
+        with file, self.left_if_used():
+            yield
+
+    def _open_lock(self) -> IO[str]:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = self.lock_file.open("a", encoding="utf-8")
+            return self.lock_file.open("a", encoding="utf-8")
         except OSError as error:
             raise RunFolderError(
                 f"run folder {self.path} cannot be written ({error.strerror or error}): "
                 "choose a folder where you may write"
             ) from None
-        with file:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while not _try_lock(file):
-                if time.monotonic() > deadline:
-                    raise RunFolderError(f"another process writes to run folder {self.path}: let it end first")
-                time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def left_if_used(self) -> Iterator[None]:
+        """Remove the folder at the end if no run has begun here, and nothing but this process's lock is in it."""
+        try:
             yield
+        finally:
+            with contextlib.suppress(OSError):  # gone already, or in use, or not ours to remove
+                if not self.holds_run and set(self.path.iterdir()) <= {self.lock_file}:
+                    self.lock_file.unlink(missing_ok=True)
+                    self.path.rmdir()
 
     def condition(self) -> RunCondition:
         """Whether a run is here, and how it stands, as others than its own process see it."""
@@ -203,8 +222,9 @@ class RunFolder:
     def _is_locked(self) -> bool:
         if not self.lock_file.exists():
             return False
-        with self.lock_file.open("a", encoding="utf-8") as file:
+        with contextlib.suppress(FileNotFoundError), self.lock_file.open(encoding="utf-8") as file:
             return not _try_lock(file)
+        return False
 
     def _status(self) -> dict[str, Any]:
         """What the status file says; one that is broken, as by a full disk or a power cut, says nothing."""
@@ -283,6 +303,14 @@ class RunFolder:
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write ``result.json`` atomically; NaN and infinities become ``null``."""
         write_atomic(self.result, _pretty(result))
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _try_lock(file: IO[str]) -> bool:

@@ -101,6 +101,7 @@ def _report(folder: RunFolder, error: Exception) -> None:
     ours = folder.condition() not in (RunCondition.RUNNING, RunCondition.FINISHED)
     told = isinstance(error, RunError) and folder.state is RunState.FAILED
     if ours and not told:
+        folder.path.mkdir(parents=True, exist_ok=True)
         folder.status(RunState.FAILED, traceback=traceback.format_exc())
     shown = str(error) if isinstance(error, UsageError | RunError | RunFolderError) else traceback.format_exc()
     say(f"error: {folder.path.name}: {shown}", stderr=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from processes import run
 
 from esper import runs
+from esper.preemption import Preempted
 from esper.runs import RunCondition, RunFolder, RunFolderError, RunState, environment_info, run_status
 
 
@@ -169,3 +171,61 @@ def test_the_commit_is_that_of_the_package_and_not_of_a_checkout_around_it(
     assert (info["git_sha"], info["git_dirty"]) == (git("rev-parse", "HEAD"), False)
     (tmp_path / "other.py").write_text("changed")
     assert environment_info()["git_dirty"] is True
+
+
+# --------------------------------------------------------------------------------------------- before a run has begun
+
+
+@pytest.mark.parametrize("error", [Preempted(15), Preempted(2), KeyboardInterrupt(), ValueError("no mapping can")])
+def test_a_folder_in_which_no_run_has_begun_is_gone_however_it_ends(tmp_path: Path, error: BaseException) -> None:
+    folder = RunFolder(tmp_path / "run")
+
+    def end() -> None:
+        with folder.lock():
+            assert folder.lock_file.exists()
+            raise error
+
+    with pytest.raises(type(error)):
+        end()
+    assert not folder.path.exists()
+
+
+def test_a_folder_that_holds_a_run_or_anything_else_stays(tmp_path: Path) -> None:
+    begun, noted = RunFolder(tmp_path / "begun"), RunFolder(tmp_path / "noted")
+    with begun.lock():
+        begun.status(RunState.RUNNING)
+    with noted.lock():
+        (noted.path / "output.log").write_text("")
+    assert begun.status_file.exists()
+    assert (noted.path / "output.log").exists()
+
+
+def test_who_waits_for_a_folder_that_is_removed_meanwhile_gets_one_of_its_own(tmp_path: Path) -> None:
+    """Both never hold a lock at once: one on the removed file, another on the new one."""
+    folder, entered, waiting = RunFolder(tmp_path / "run"), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waiting.set()
+        with RunFolder(folder.path).lock():
+            entered.set()
+            RunFolder(folder.path).status(RunState.RUNNING)
+
+    other = threading.Thread(target=wait)
+    with folder.lock():
+        other.start()
+        waiting.wait()
+        assert not entered.wait(0.15)
+    other.join()
+    assert folder.lock_file.exists()
+    assert folder.status_file.exists()
+
+
+def test_a_waiting_process_that_gives_up_leaves_the_folder_to_the_one_that_works_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esper.runs.LOCK_SECONDS", 0.0)
+    folder = RunFolder(tmp_path / "run")
+    with folder.lock():
+        with pytest.raises(RunFolderError, match="another process writes"), RunFolder(folder.path).lock():
+            pass
+        assert folder.lock_file.exists()

@@ -6,11 +6,16 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from helpers import SMALL
 
+from esper.config import compose
+from esper.population import calibration
 from esper.preemption import Preempted, StopSignals, Vote
 from esper.ranks import ALONE
+from esper.training_run import train
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -74,3 +79,22 @@ def test_other_threads_hear_nothing_and_do_not_mind() -> None:
     thread.start()
     thread.join()
     assert heard == [0]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("mapping", ["auto", "matmul"])
+def test_a_stop_while_mappings_are_tried_leaves_nothing(
+    number: signal.Signals, mapping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(calibration, "_chosen", {})
+    monkeypatch.setattr(calibration, "_able", set())
+    monkeypatch.setenv("ESPER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibration, "why_not", stop)
+    monkeypatch.setattr(calibration.choose_mapping, "__defaults__", (stop,))
+    with pytest.raises(Preempted) as stopped:
+        train(compose(*SMALL, f"env.mapping={mapping}"), tmp_path / "run")
+    assert stopped.value.number == number
+    assert list(tmp_path.iterdir()) == []
