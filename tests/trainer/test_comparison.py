@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from esper.controllers import Controller, PlannedGermination
 from esper.envs.records import EnvView
 from esper.envs.twins import TwinCache
 from esper.policy.normaliser import moments
+from esper.standings import Judge, Standing
 from esper.tallies import OpCounts
 
 CONTROLLERS = ("learned", "heuristic", "schedule", "random", "never")
@@ -69,6 +71,28 @@ def test_held_out_hosts_may_be_of_a_family_that_is_never_trained_on() -> None:
     assert not {instance.family for instance in train} & {instance.family for instance in held_out}
     seeds = [{seed for x in pool for seed in (x.host_seed, x.order_seed)} for pool in (train, held_out)]
     assert not seeds[0] & seeds[1]
+
+
+def test_hosts_that_diverge_by_themselves_leave_every_table_and_interval_finite() -> None:
+    names = ("heuristic", "random", "never", "static_full")
+    laboratory = small_laboratory(
+        f"+instances.held_out_families={{intact:1,lr_times_1{'0' * 30}:1}}",
+        "env.num_epochs=4",
+        "evaluation.num_hosts=4",
+        f"evaluation.controllers=[{','.join(names)}]",
+    )
+    twins = TwinCache(laboratory.nursery, lambda: laboratory.population(4))
+    tuning = some_tuning(laboratory.slot_ids)
+    found = compare(laboratory, *laboratory.policy(), twins, lambda name, done, total: None, tuning)
+    standings = {outcome.name: Standing(name=outcome.name, outcomes=(outcome,)) for outcome in found}
+    for outcome in found:
+        assert sum(episode.crashed for episode in outcome.episodes) == 2
+        assert outcome.returns().isfinite().all()
+        standings[outcome.name].check_finite()
+        judge = Judge(strata=standings["never"].families(), draws=40, seed=0)
+        row = judge.row(standings[outcome.name], standings["heuristic"], standings["never"])
+        assert all(math.isfinite(number) for number in (*row.episode_return, *row.val_accuracy, *row.test_accuracy))
+    assert (standings["never"].returns() == 0).all()
 
 
 def test_without_families_of_their_own_held_out_hosts_are_mixed_as_those_of_training(laboratory: Laboratory) -> None:
