@@ -47,14 +47,17 @@ def normalise_advantages(
 ) -> Tensor:
     """Advantages with mean 0 and deviation 1 over the choice steps of the whole batch, on all ranks.
 
+    Those that are not finite stay so and count nowhere: they cost the minibatches that they are in, and no other.
+
     Args:
         advantages: ``float [...]``, of this rank.
         choice: ``bool [...]``, more than one op was legal.
         total: adds a tensor up over the ranks.
     """
-    count, summed = total(torch.stack(advantage_moments(advantages, choice)))
+    counted = choice & advantages.isfinite()
+    count, summed = total(torch.stack(advantage_moments(advantages, counted)))
     mean = summed / count.clamp(min=1)
-    return standardise(advantages, count, mean, total(squared_deviation(advantages, choice, mean)))
+    return standardise(advantages, count, mean, total(squared_deviation(advantages, counted, mean)))
 
 
 def log_ratios(new: Tensor, old: Tensor, kind: str) -> Tensor:

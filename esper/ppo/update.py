@@ -172,6 +172,7 @@ def ppo_update(
 def _metrics_before(data: RolloutBatch, choice: Tensor, gamma: float, ranks: Ranks) -> Metrics:
     """Diagnostics of the rollout itself: how good its values were, and how often it could only wait."""
     returns, complete = monte_carlo_returns(data.reward, data.terminated, data.truncated, gamma)
+    complete &= returns.isfinite() & data.value.isfinite()
     parts = ranks.all_gather((data.value[complete].cpu(), returns[complete].cpu(), choice.cpu()))
     values, targets, choices = (torch.cat([part.flatten() for part in column]) for column in zip(*parts, strict=True))
     return {

@@ -118,12 +118,20 @@ def test_kl_stops_later_epochs_at_one_and_a_half_times_the_target() -> None:
     assert kl > 1.5e-3
 
 
-def test_a_minibatch_with_a_non_finite_loss_is_skipped_and_the_others_are_not() -> None:
+@pytest.mark.parametrize("norm_adv", [False, True])
+@pytest.mark.parametrize("column", ["reward", "value", "bootstrap_value"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_minibatch_with_a_non_finite_loss_is_skipped_and_the_others_are_not(
+    norm_adv: bool, column: str, value: float
+) -> None:
+    """One environment's numbers never reach the others', nor what is reported of the update."""
     policy = small_policy()
     buffer, before = filled_buffer(policy), parameters(policy)
-    buffer.data.reward[3] = torch.nan
-    result = update(policy, buffer, PPOSettings(num_minibatches=8, update_epochs=1, norm_adv=False))
+    buffer.data.terminated[3, -1] = False
+    getattr(buffer.data, column)[3] = value
+    result = update(policy, buffer, PPOSettings(num_minibatches=8, update_epochs=1, norm_adv=norm_adv))
     assert result.metrics["losses/skipped_minibatches"] == 1
+    assert all(number is None or math.isfinite(number) for number in result.metrics.values())
     assert not same(before, policy)
     assert all(parameter.isfinite().all() for parameter in policy.parameters())
 
