@@ -102,3 +102,19 @@ def test_one_that_hangs_at_the_end_is_reported_and_left() -> None:
     with pytest.raises(TimeoutError, match=r"not done 0\.05 s after the end"):
         background.close("finished")
     slow.may_go_on.set()
+
+
+def test_a_logger_that_ends_its_thread_does_not_end_the_run() -> None:
+    """As a closed pipe does in the drawing library, or ``sys.exit`` in a plugin."""
+
+    class Ends(Slow):
+        def metrics(self, iteration: int, metrics: Metrics) -> None:
+            raise SystemExit(1)
+
+    ending = Ends()
+    ending.may_go_on.set()
+    warnings: list[str] = []
+    hub = TelemetryHub([InBackground(ending)], warn=warnings.append)
+    hub.log_metrics(1, {})
+    hub.close("finished")
+    assert warnings == ["logger slow failed and is dropped (RuntimeError: it ended with SystemExit)"]

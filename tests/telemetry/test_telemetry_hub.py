@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from esper.telemetry.events import Event, GateEvaluated, LastAction, Level, StageChanged
-from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.hub import TelemetryHub, optional
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
 from esper.telemetry.records import Metrics, read_jsonl
 
@@ -98,6 +98,38 @@ def test_a_faulty_logger_is_reported_once_and_dropped_and_the_others_go_on(
     assert first.calls == last.calls
     assert len(first.calls) == (1 if method == "close" else 2)
     assert faulty.calls == ([] if method == "close" else ["failed"])
+
+
+@pytest.mark.parametrize("method", ["event", "metrics", "flush", "stage", "close"])
+def test_without_its_own_record_a_run_does_not_go_on_but_every_logger_is_told(method: str) -> None:
+    other, record = Recorder(), Recorder("record", broken=method)
+    warnings: list[str] = []
+    hub = TelemetryHub([other], record=[record], warn=warnings.append)
+    calls: dict[str, Callable[[], None]] = {
+        "event": lambda: hub.emit(CHANGED),
+        "metrics": lambda: hub.log_metrics(1, {}),
+        "flush": hub.flush,
+        "stage": lambda: hub.stage("twins", 1, 2),
+        "close": lambda: hub.close("finished"),
+    }
+    with pytest.raises(OSError, match="disk full"):
+        calls[method]()
+    assert (len(other.calls), warnings) == (1, [])
+
+
+def test_a_record_that_cannot_be_closed_hides_no_other_error() -> None:
+    with pytest.raises(ZeroDivisionError), TelemetryHub([], record=[Recorder("record", broken="close")]):
+        raise ZeroDivisionError
+
+
+def test_a_logger_that_cannot_be_made_is_reported_and_left_out() -> None:
+    def make() -> Recorder:
+        raise PermissionError("not yours")
+
+    warnings: list[str] = []
+    assert optional("plugin", make, warnings.append) == []
+    assert warnings == ["logger plugin cannot be made and is left out (PermissionError: not yours)"]
+    assert len(optional("plugin", Recorder, warnings.append)) == 1
 
 
 def test_an_interrupt_in_a_logger_is_not_swallowed() -> None:

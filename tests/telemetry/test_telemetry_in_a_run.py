@@ -43,3 +43,17 @@ def test_an_anomaly_has_the_next_iterations_kept_at_debug_and_a_broken_logger_st
     assert len(read_jsonl(tmp_path / "run" / "metrics.jsonl")) == 3
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
     assert capsys.readouterr().err.count("logger console failed and is dropped (OSError: terminal gone)") == 1
+
+
+@pytest.mark.parametrize("part", ["__init__", "close"])
+def test_whatever_a_terminal_does_a_run_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], part: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("terminal gone")
+
+    monkeypatch.setattr(ConsoleLogger, part, broken)
+    words = ("evaluation.controllers=[never]", "telemetry.plots=false", "trainer.num_iterations=1")
+    train(compose(*SMALL, *words), tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
+    assert capsys.readouterr().err.count("OSError: terminal gone") == 1

@@ -224,6 +224,21 @@ def test_a_mirror_that_cannot_start_at_all_leaves_the_run_alone(
     assert "no space left" in warnings[0]
 
 
+@pytest.mark.parametrize("fault", ["its folder is a file", "its library is broken"])
+def test_whatever_keeps_a_mirror_from_being_made_costs_the_run_nothing(
+    mirror: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    begun = mirror(warn=(warnings := []).append)
+    if fault == "its folder is a file":
+        (tmp_path / "run" / "wandb").touch()
+    else:
+        monkeypatch.setitem(sys.modules, "wandb", None)
+    with begun as loggers:
+        assert loggers == []
+    assert len(warnings) == 1
+    assert "this run is not mirrored" in warnings[0]
+
+
 def test_closing_tables_that_cannot_be_sent_are_one_warning_and_the_run_is_finished(
     mirror: Callable[..., Any], tmp_path: Path
 ) -> None:
