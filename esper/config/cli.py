@@ -32,12 +32,13 @@ from esper.config.entries import Entry
 from esper.config.errors import RunError, UsageError, refused
 from esper.config.files import Loader
 from esper.config.flags import parse_flags
-from esper.config.paths import CONF_DIR
+from esper.config.paths import CONF_DIR, expanded
 from esper.config.root import Config
 from esper.config.store import VERSION_BASE, load, with_words
 from esper.config.sweep import Planner
 from esper.config.sweep_run import require_finished, run_sweep
 from esper.config.sweep_task import JobWork
+from esper.config.words import quoted, readable_by_hydra
 from esper.continuation import AUTO, interrupted_run, saved_config, saved_text
 from esper.preemption import StopSignals
 from esper.ranks import outside_placement
@@ -69,6 +70,8 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
     setbase(VERSION_BASE)
     with StopSignals(), _one_line_errors():
         arguments = parse_flags()
+        if not arguments.shell_completion:
+            arguments.overrides = readable_by_hydra(arguments.overrides, entry.schema, sweeps=arguments.multirun)
         if arguments.help or arguments.hydra_help or arguments.info:
             _compose(arguments, entry)
         elif not arguments.shell_completion:
@@ -149,7 +152,7 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
             # Jobs are composed anew, some of them elsewhere: all are to find the folder that is chosen here.
             with read_write(master.hydra):
                 master.hydra.sweep.dir = str(sweep_dir)
-                master.hydra.overrides.hydra += [f"hydra.sweep.dir='{sweep_dir}'", "hydra.mode=MULTIRUN"]
+                master.hydra.overrides.hydra += [f"hydra.sweep.dir={quoted(str(sweep_dir))}", "hydra.mode=MULTIRUN"]
             planner = Planner(
                 loader=loader,
                 master=master,
@@ -238,7 +241,7 @@ def _load_jobs(loader: Loader, arguments: argparse.Namespace, entry: Entry) -> l
         words = OverridesParser.create(loader).parse_overrides(list(arguments.overrides))
         named = [word.value() for word in words if word.key_or_group == "resume"]
         if named and named[-1] not in (None, AUTO) and not arguments.cfg:
-            return [_continued(str(named[-1]), words, entry)]
+            return [_continued(expanded(str(named[-1])), words, entry)]
         cfg = loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
         if arguments.cfg:
             return []

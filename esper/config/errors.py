@@ -99,6 +99,8 @@ def explain(error: BaseException, schema: type) -> str:
         if isinstance(cause, OverrideParseException):
             problem = _lines(cause)[-1] if _lines(cause)[0].startswith("Error parsing") else _lines(cause)[0]
             problem = problem.partition(" expecting ")[0]
+            if problem.startswith("LexerNoViableAlt"):
+                return f"cannot read {cause.override!r}: put quotes around such text, as in \"key='value'\""
             return f"cannot read {cause.override!r}: {problem}; say key=value"
         if isinstance(cause, GrammarParseError | InterpolationResolutionError) and cause.full_key:
             return f"{cause.full_key}: {_lines(cause)[0]}"

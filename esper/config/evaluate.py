@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from esper.config.checks import at_least, distinct
+from esper.config.paths import expanded
 from esper.config.root import Console
 from esper.config.wandb import WandbConfig
 from esper.devices import parse_devices
@@ -84,13 +85,14 @@ class EvaluateConfig:
     @property
     def checkpoints(self) -> list[Any]:
         """What ``checkpoint`` names, as a list."""
-        return _as_list(self.checkpoint)
+        return _paths(self.checkpoint)
 
     @property
     def tunings(self) -> list[Any]:
         """What ``tuning`` names, as a list; empty for null."""
-        return [] if self.tuning is None else _as_list(self.tuning)
+        return [] if self.tuning is None else _paths(self.tuning)
 
 
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+def _paths(value: Any) -> list[Any]:
+    paths = value if isinstance(value, list | tuple) else [value]
+    return [expanded(path) if isinstance(path, str) else path for path in paths]

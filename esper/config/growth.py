@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.config.checks import at_least, at_most, distinct, positive, within
+from esper.config.paths import expanded
 
 
 class Mapping(StrEnum):
@@ -68,6 +69,8 @@ class TaskConfig:
     """Side of a square that is blanked in each training image; 0 = off."""
 
     def __post_init__(self) -> None:
+        if self.root is not None:
+            self.root = expanded(self.root)
         at_least("task.batch_size", self.batch_size, 1)
         for key, bound in (("num_val", 1), ("max_samples", 1), ("context_length", 1), ("vocab_size", 258)):
             value = getattr(self, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -10,3 +11,8 @@ _CANDIDATES = (_PACKAGE / "conf", _PACKAGE.parent / "conf")
 
 CONF_DIR: Path = next(path for path in _CANDIDATES if (path / "config.yaml").is_file())
 """Absolute path of the configuration folder."""
+
+
+def expanded(path: str) -> str:
+    """A path with ``~`` as the home folder, as a shell has it only where a word begins; as it is if that is unknown."""
+    return os.path.expanduser(path)

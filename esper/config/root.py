@@ -17,6 +17,7 @@ from esper.config.growth import (
 )
 from esper.config.hosts import CNNConfig, HostConfig
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
+from esper.config.paths import expanded
 from esper.config.wandb import TrainWandbConfig
 from esper.devices import parse_devices, shown
 from esper.hosts import check_fault, parse_faults
@@ -109,6 +110,8 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         if self.partial and self.path is None:
             raise ValueError("checkpoint.partial=true has no checkpoint to load: say checkpoint.path=<file or folder>")
+        if self.path is not None:
+            self.path = expanded(self.path)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -166,6 +169,8 @@ class Config:
         devices = parse_devices(self.devices)
         if not self.name or self.name in (".", "..") or "/" in self.name:
             raise ValueError(f"name must be a folder name without '/', got {self.name!r}")
+        if self.resume is not None:
+            self.resume = expanded(self.resume)
         self._resolve_nulls()
         self._check_learning()
         self.check_shares(len(devices))

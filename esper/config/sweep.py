@@ -24,6 +24,7 @@ from esper.config.errors import UsageError, explain, refused
 from esper.config.files import Loader
 from esper.config.naming import JobName, as_typed, job_name, letters, readable
 from esper.config.store import to_plain
+from esper.config.words import quoted
 from esper.runs import RunCondition, RunFolder, RunState
 
 MAX_JOBS = 10_000
@@ -153,7 +154,7 @@ class Planner:
             name = job_name(plain, [self._spelled(word) for word in swept])
             cfg.name = str(name)
             cfg.name = _known_as(self.folder_of(cfg), name) or str(name)
-            named.append(f"name={cfg.name}")
+            named.append(f"name={quoted(cfg.name)}")
             del plain["name"]
         return SweepJob(
             number=number,

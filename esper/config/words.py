@@ -1,0 +1,110 @@
+"""Words of the command line as people type them: paths and other text need no quotes where they can mean one thing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
+from hydra.errors import HydraException
+from omegaconf import AnyNode, DictConfig, OmegaConf, StringNode
+
+from esper.config.errors import UsageError
+from esper.config.hosts import HOST_SCHEMAS
+from esper.config.paths import expanded
+
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
+"""Keys of Hydra's that are paths."""
+
+PATHS_OR_LISTS = ("checkpoint", "tuning")
+"""Keys that are a path or a list of paths, where the schema has them; the schema cannot say so."""
+
+_WORD = re.compile(r"(?P<key>\+{0,2}[\w./@-]+)=(?P<value>.*)", re.DOTALL)
+
+
+def readable_by_hydra(words: Sequence[str], schema: type, *, sweeps: bool) -> list[str]:
+    """Words in Hydra's grammar: values of keys that are text are quoted where they would be read as anything else.
+
+    Args:
+        words: as typed.
+        schema: dataclass of the whole configuration.
+        sweeps: whether a comma separates the values of a sweep.
+
+    Raises:
+        UsageError: what is typed may mean two things; shows how to say each.
+    """
+    texts, lists = _keys(schema)
+    found = []
+    for word in words:
+        match = _WORD.fullmatch(word)
+        key = match["key"].lstrip("+") if match else ""
+        if match is None or key not in texts | lists:
+            found.append(word)
+            continue
+        value = expanded(match["value"]) if key in FOLDERS else match["value"]
+        found.append(f"{match['key']}={_quoted_if_needed(key, value, may_be_list=key in lists, sweeps=sweeps)}")
+    return found
+
+
+def quoted(text: str) -> str:
+    """Text in quotes of Hydra's, inside of which ``${…}`` keeps its meaning."""
+    # A backslash counts only before a quote, where it must be doubled.
+    return "'" + re.sub(r"(\\*)'", r"\1\1\\'", re.sub(r"(\\+)$", r"\1\1", text)) + "'"
+
+
+@cache
+def _keys(schema: type) -> tuple[frozenset[str], frozenset[str]]:
+    """Keys whose values are text, and those whose values are text or lists of it."""
+    root = OmegaConf.structured(schema)
+    texts = {*_text_keys(root), *FOLDERS}
+    for host in HOST_SCHEMAS.values() if "host" in root else ():
+        texts |= set(_text_keys(OmegaConf.structured(host), "host."))
+    lists = [key for key in PATHS_OR_LISTS if isinstance(root._get_node(key, validate_access=False), AnyNode)]
+    return frozenset(texts), frozenset(lists)
+
+
+def _text_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    for key in map(str, node):
+        child = node._get_node(key)
+        if isinstance(child, StringNode):
+            yield f"{prefix}{key}"
+        elif isinstance(child, DictConfig) and not child._is_missing():
+            yield from _text_keys(child, f"{prefix}{key}.")
+
+
+def _quoted_if_needed(key: str, value: str, *, may_be_list: bool, sweeps: bool) -> str:
+    """The value as Hydra reads it as text, if it can be nothing else."""
+    parsed = _parsed(key, value)
+    if parsed is None:
+        apart = ",".join(map(quoted, value.strip("[]").split(",")))
+        if sweeps and "," in value:
+            raise UsageError(
+                f"cannot read {f'{key}={value}'!r} in a sweep: as one value, say {_typed(key, quoted(value))}; "
+                f"as several, {_typed(key, apart)}"
+            )
+        if may_be_list and value.startswith("["):
+            raise UsageError(f"cannot read {f'{key}={value}'!r}: say {_typed(key, f'[{apart}]')}")
+        return quoted(value)
+    if parsed.value_type is ValueType.SIMPLE_CHOICE_SWEEP and not sweeps and not may_be_list:
+        return quoted(value)
+    if isinstance(parsed._value, list | dict) and not may_be_list:
+        raise UsageError(f"{key} must be one word, got {value}; if that is meant, say {_typed(key, quoted(value))}")
+    # Numbers and truth values would come back in another spelling: 1e3 as 1000.0, yes as True.
+    return quoted(value) if isinstance(parsed._value, int | float) else value
+
+
+def _typed(key: str, value: str) -> str:
+    """A word as it is typed into a shell."""
+    word = f"{key}={value}"
+    return shlex.quote(word) if set(word) & set('"$`\\!') else f'"{word}"'
+
+
+def _parsed(key: str, value: str) -> Override | None:
+    try:
+        [word] = OverridesParser.create().parse_overrides([f"{key}={value}"])
+    except HydraException:
+        return None
+    return word
