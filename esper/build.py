@@ -28,6 +28,7 @@ from esper.policy import GrowthPolicy, Normaliser
 from esper.population import MultiplyAdds, Population, build_mapping, chosen_probes, count_multiply_adds
 from esper.population.calibration import Choice, choose_mapping, require_mapping
 from esper.population.mapping import Mapping as HostMapping
+from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.workload import Workload
 from esper.ppo import PPOSettings, linear_schedule
 from esper.precision import AUTOCAST_DTYPES
@@ -253,6 +254,26 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         costs=count_multiply_adds(host, slot_ids, fits, task.prepare(task.train.inputs[:1]).cpu()),
         nursery=Nursery(task, host, training),
     )
+
+
+def compile_lines(config: Config, device: torch.device, *, learns: bool = True) -> list[str]:
+    """What a person should know before machine code is made of something on a CPU, where that hardly ever pays.
+
+    Args:
+        config: whose mapping has been chosen.
+        device: where it is to run.
+        learns: whether the policy is trained, which alone compiles it.
+    """
+    if device.type != "cpu":
+        return []
+    mapping = config.env.mapping.name
+    plain = mapping.removesuffix(COMPILED_SUFFIX)
+    slow = {"policy.compile=true": "policy.compile=false"} if config.policy.compile and learns else {}
+    slow |= {f"env.mapping={mapping}": f"env.mapping={plain}"} if plain != mapping else {}
+    return [
+        f"{key} on a CPU: compiling takes a minute or more and seldom makes the rest faster; {other} starts at once"
+        for key, other in slow.items()
+    ]
 
 
 def _choose(

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from esper.build import Laboratory, build_laboratory, instance_pool
+from esper.build import Laboratory, build_laboratory, compile_lines, instance_pool
 from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint, restore_policy
 from esper.comparison import Outcome, compare, try_own_controllers
 from esper.config import from_plain, summary, to_plain, to_yaml
@@ -170,7 +170,8 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
             own.enter_context(run_status(folder, ranks.rank))
         own.enter_context(limits())
         if ranks.is_first and config.console != "off":
-            say(summary(config), summary(laboratory.config), f"run folder {folder.path}")
+            told = compile_lines(laboratory.config, laboratory.device, learns=False)
+            say(summary(config), summary(laboratory.config), *told, f"run folder {folder.path}")
         mirrors.enter_context(_mirror(config, folder, ranks))
         with TelemetryHub(_watchers(config, ranks), Level.off) as hub:
             twins = _twins(laboratory, hub)

@@ -54,7 +54,7 @@ def _record(path: Path, error: BaseException) -> None:
     from esper.runs import RunFolderError
 
     record: dict[str, Any] = {
-        "message": str(error) or type(error).__name__,
+        "message": str(error).partition("\n")[0] or type(error).__name__,  # CUDA's have advice below
         "refused": type(error).__name__ if isinstance(error, UsageError | RunFolderError) else None,
         "explained": isinstance(error, RunError),
         "traceback": traceback.format_exc(),

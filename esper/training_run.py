@@ -9,9 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-import torch
-
-from esper.build import Laboratory, build_laboratory
+from esper.build import Laboratory, build_laboratory, compile_lines
 from esper.closing import closing_report
 from esper.comparison import compare, try_own_controllers
 from esper.config import summary, to_plain, to_yaml
@@ -152,16 +150,6 @@ def _announce(laboratory: Laboratory, folder: RunFolder, members: Sequence[Membe
     choice = [] if start.reopens else laboratory.choice.lines()
     told = [*choice, *compile_lines(laboratory.config, laboratory.device), f"run folder {folder.path}", *resuming]
     _say(laboratory.config, [summary(laboratory.config), *map(str, members), *told])
-
-
-def compile_lines(config: Config, device: torch.device) -> list[str]:
-    """What a person should know before machine code is made of the policy where that seldom pays."""
-    if not config.policy.compile or device.type != "cpu":
-        return []
-    return [
-        "policy.compile=true on a CPU: the first iteration compiles for a minute or more, and the others are hardly "
-        "faster for it; policy.compile=false starts at once"
-    ]
 
 
 def _say(config: Config, lines: Sequence[str]) -> None:

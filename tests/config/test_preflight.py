@@ -14,14 +14,13 @@ import torch
 from processes import run
 
 import esper.precision
-from esper.build import build_laboratory, instance_pool
+from esper.build import build_laboratory, compile_lines, instance_pool
 from esper.config import Config, compose
 from esper.config.errors import explain
 from esper.config.preflight import preflight
 from esper.devices import CHOICES, resolve_devices
 from esper.precision import AUTOCAST_DTYPES, check_amp, supported
 from esper.tasks import TASKS, Split, TaskData, TaskOptions, load_task
-from esper.training_run import compile_lines
 
 
 def tiny_task(options: TaskOptions, *, num_classes: int) -> TaskData:
@@ -261,11 +260,14 @@ def test_a_laboratorys_device_repeats_its_numbers(monkeypatch: pytest.MonkeyPatc
     assert not torch.backends.cudnn.benchmark
 
 
-def test_compiling_the_policy_on_a_cpu_is_told_before_it_begins() -> None:
+def test_compiling_on_a_cpu_is_told_before_it_begins() -> None:
     """It takes a minute or more and makes nothing faster; on a GPU it may pay."""
-    config = compose("+preset=smoke", "policy.compile=true")
-    [line] = compile_lines(config, torch.device("cpu"))
-    assert line.startswith("policy.compile=true on a CPU: the first iteration compiles for a minute or more")
-    assert "policy.compile=false" in line
+    cpu, config = torch.device("cpu"), compose("+preset=smoke", "policy.compile=true", "env.mapping=matmul_compiled")
+    policy, mapping = compile_lines(config, cpu)
+    assert policy.startswith("policy.compile=true on a CPU: compiling takes a minute or more")
+    assert policy.endswith("policy.compile=false starts at once")
+    assert mapping.startswith("env.mapping=matmul_compiled on a CPU: compiling takes")
+    assert mapping.endswith("env.mapping=matmul starts at once")
+    assert compile_lines(config, cpu, learns=False) == [mapping], "a policy that does not learn is not compiled"
     assert compile_lines(config, torch.device("cuda", 0)) == []
-    assert compile_lines(compose("+preset=smoke"), torch.device("cpu")) == []
+    assert compile_lines(compose("+preset=smoke"), cpu) == []

@@ -227,6 +227,36 @@ def test_an_exception_on_a_later_rank_is_the_runs_traceback(tmp_path: Path) -> N
     assert len(read_jsonl(run_dir / "metrics.jsonl")) == 1
 
 
+BROKEN_DEVICE = """
+import torch
+import torch.distributed as dist
+
+whole = dist.all_reduce
+
+def all_reduce(tensor, *rest, **options):
+    if dist.get_rank() == 1 and tensor.numel() > 1000:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\\nIt may be reported late.")
+    return whole(tensor, *rest, **options)
+
+dist.all_reduce = all_reduce
+"""
+
+
+def test_a_device_that_breaks_in_an_exchange_is_its_ranks_failure_and_no_lost_peer(tmp_path: Path) -> None:
+    (tmp_path / "broken_plugin.py").write_text(BROKEN_DEVICE)
+    run_dir = tmp_path / "run"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = run(command(run_dir, PAIR, *SMOKE, "plugins=[broken_plugin]"), env=os.environ | {"PYTHONPATH": path})
+    assert done.returncode == 1
+    told = (
+        "error: rank 1 on cpu failed (CUDA error: an illegal memory access was encountered); the other ranks were ended"
+    )
+    assert done.stderr.splitlines()[-1] == told
+    status = read(run_dir / "status.json")
+    assert (status["state"], status["rank"]) == ("failed", 1)
+    assert "PeerLost" not in status["traceback"]
+
+
 # -------------------------------------------------------------------------------------------------- other launchers
 
 
