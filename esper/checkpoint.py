@@ -9,19 +9,25 @@ also holds the state of training (:mod:`esper.trainer`), from which a run goes o
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from esper.config import UsageError, from_plain
+from esper.config.errors import refused
+from esper.config.root import Config
 from esper.files import replacing
 from esper.policy import GrowthPolicy, Normaliser
 from esper.runs import RunFolder
-from esper.state import State, on_cpu
+from esper.state import State, damage, on_cpu, parts
+from esper.user_code import in_one_line
 
 FORMAT = "esper-checkpoint"
-VERSION = 2
+VERSION = 3
 
 
 class CheckpointError(ValueError):
@@ -57,8 +63,9 @@ def save_checkpoint(
     }
     if training is not None:
         record["training"] = training
+    record = on_cpu(record)
     with replacing(path) as temporary, temporary.open("wb") as file:
-        torch.save(on_cpu(record), file)
+        torch.save(record | {"parts": parts(record)}, file)
         file.flush()
         os.fsync(file.fileno())
 
@@ -67,23 +74,32 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU.
 
     Raises:
-        CheckpointError: the file is missing, truncated, not a checkpoint of ours, of a newer version, or of a policy
-            whose numbers are not finite.
+        CheckpointError: the file is missing, truncated, not a checkpoint of ours, of another version, lacks a part, or
+            is of a policy whose numbers are not finite.
     """
-    if not path.is_file():
-        raise CheckpointError(f"no checkpoint at {path}")
+    try:
+        if not path.is_file():
+            raise CheckpointError(f"no checkpoint at {path}")
+        path.open("rb").close()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from error
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is truncated or foreign
         raise CheckpointError(f"{path} is truncated or not a checkpoint ({type(error).__name__})") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not an Esper checkpoint")
-    if record["version"] > VERSION:
-        raise CheckpointError(
-            f"{path} has checkpoint version {record['version']}; this Esper reads up to {VERSION}: update Esper"
-        )
+    version = record.get("version")
+    if version != VERSION:
+        newer = isinstance(version, int) and version > VERSION
+        does = f"reads up to {VERSION}: update Esper" if newer else f"reads {VERSION}: train afresh"
+        raise CheckpointError(f"{path} has checkpoint version {version}; this Esper {does}")
+    wanted = record.pop("parts", None)
+    what = "part 'parts' is missing" if not isinstance(wanted, dict) else damage(wanted, record)
+    if what is not None:
+        raise CheckpointError(f"{path} is damaged: {what}; bring back a whole copy of it, or train afresh")
     for part in ("policy", "normaliser"):
-        _check_finite(path, part, record.get(part, {}))
+        _check_finite(path, part, record[part])
     return record
 
 
@@ -95,6 +111,34 @@ def _check_finite(path: Path, part: str, tensors: dict[str, Tensor]) -> None:
                 f"{path}: {broken} of {tensor.numel()} numbers of its {part}'s {name} are not finite, so it decides "
                 "nothing: choose an earlier checkpoint of that run (checkpoints/), or train afresh"
             )
+
+
+@contextmanager
+def usable(path: Path | str) -> Iterator[None]:
+    """Take something up from a checkpoint, and say in one line which file it is that does not fit.
+
+    Raises:
+        CheckpointError: whatever was raised. What is in a file may be anything, so may what it leads to.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from error
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be used here: {in_one_line(error)}") from error
+
+
+def config_of(record: dict[str, Any], path: Path | str) -> Config:
+    """The configuration of the run that a checkpoint is of.
+
+    Raises:
+        CheckpointError: it is none of this Esper's.
+    """
+    try:
+        with refused(Config):
+            return from_plain(record["config"])
+    except UsageError as error:
+        raise CheckpointError(f"{path} is of a configuration that cannot be used here: {error}") from None
 
 
 def checkpoint_path(name: str) -> Path:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from esper.build import Laboratory, build_laboratory, compile_lines, instance_pool
-from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint, restore_policy
+from esper.checkpoint import CheckpointError, checkpoint_path, config_of, load_checkpoint, restore_policy, usable
 from esper.comparison import Outcome, compare, try_own_controllers
-from esper.config import from_plain, summary, to_plain, to_yaml
+from esper.config import summary, to_plain, to_yaml
 from esper.config.checks import known
 from esper.config.errors import refused
 from esper.config.evaluate import EvaluateConfig
@@ -76,7 +76,7 @@ def read_trained(config: EvaluateConfig) -> list[Trained]:
     for name in config.checkpoints:
         path = checkpoint_path(name)
         record = load_checkpoint(path)
-        own = from_plain(record["config"])
+        own = config_of(record, path)
         assert own.trainer.num_steps is not None, "nulls are resolved on loading"
         env_epochs = record["iteration"] * own.trainer.num_envs * own.trainer.num_steps
         found.append(Trained(path=path, config=own, env_epochs=env_epochs, record=record))
@@ -223,7 +223,8 @@ def _twins(laboratory: Laboratory, hub: TelemetryHub) -> TwinCache | None:
 
 def _restore(laboratory: Laboratory, run: Trained) -> tuple[GrowthPolicy, Normaliser]:
     policy, normaliser = replace(laboratory, config=run.config).policy()  # of the run's own widths
-    restore_policy(run.record, policy, normaliser)
+    with usable(run.path):
+        restore_policy(run.record, policy, normaliser)
     return policy, normaliser
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from esper.checkpoint import CheckpointError, checkpoint_path, load_checkpoint
-from esper.config import from_plain, to_plain
+from esper.checkpoint import CheckpointError, checkpoint_path, config_of, load_checkpoint
+from esper.config import to_plain
 from esper.config.root import Config
 from esper.continuation import FREE, differences, require_continuable
 from esper.devices import device_name, intra_op_threads
@@ -51,7 +51,7 @@ class Start:
         """As many threads as the run had, since sums depend on it; otherwise as many as the configuration says."""
         threads = intra_op_threads(self.config.num_threads, ranks.local_size)
         if self.record is not None and self.same_ranks(ranks):
-            before = from_plain(self.record["config"]).num_threads
+            before = self.record["config"]["num_threads"]
             if before == self.config.num_threads:
                 threads = self.training["ranks"][ranks.rank]["num_threads"]
         torch.set_num_threads(threads)
@@ -95,7 +95,7 @@ def how_to_start(folder: RunFolder, config: Config) -> Start:
     if record is not None:
         if "training" not in record:
             raise CheckpointError(f"{path} holds a policy only, no state of training to go on from")
-        foreign = differences(to_plain(from_plain(record["config"])), config, FREE)
+        foreign = differences(to_plain(config_of(record, path)), config, FREE)
         if foreign:
             raise CheckpointError(f"{path} is of another run: it has {'; '.join(foreign)}")
     done = record is None or record["iteration"] >= config.trainer.num_iterations

@@ -78,3 +78,30 @@ def restore(components: Mapping[str, Stateful], found: State) -> None:
     """Give several components their states back, from among those found."""
     for name, component in components.items():
         component.load_state_dict(found[name])
+
+
+def parts(state: object, path: str = "") -> dict[str, str]:
+    """Every part of a state by its path (``ranks[0].env.over``) and what it is: dtype and shape, length, or type."""
+    if isinstance(state, dict):
+        found = {path: "dict"} if path else {}
+        inner = [(f"{path}.{key}" if path else str(key), value) for key, value in state.items()]
+    elif isinstance(state, list | tuple):
+        found, inner = {path: f"list of {len(state)}"}, [(f"{path}[{i}]", value) for i, value in enumerate(state)]
+    elif isinstance(state, Tensor):
+        return {path: f"{str(state.dtype).removeprefix('torch.')} {list(state.shape)}"}
+    else:
+        return {path: type(state).__name__}
+    for name, value in inner:
+        found |= parts(value, name)
+    return found
+
+
+def damage(wanted: Mapping[str, str], state: object) -> str | None:
+    """The first part that a state lacks, or that is not what :func:`parts` once said; ``None`` if it is whole."""
+    found = parts(state)
+    for path, form in wanted.items():
+        if path not in found:
+            return f"part {path!r} is missing"
+        if found[path] != form:
+            return f"part {path!r} is {found[path]}, not {form}"
+    return None

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from esper.build import Laboratory, ppo_settings, scheduled
-from esper.checkpoint import restore_policy, save_checkpoint
+from esper.checkpoint import restore_policy, save_checkpoint, usable
 from esper.config import to_plain
 from esper.config.learning import Twin
 from esper.devices import device_name, spread
@@ -32,7 +32,7 @@ from esper.state import RandomStream, State, Stateful, restore, states
 from esper.tallies import IterationTally
 from esper.telemetry.buffer import EventBuffer
 from esper.telemetry.escalation import Escalation
-from esper.telemetry.events import RatioExplosion, from_state
+from esper.telemetry.events import Event, Level, RatioExplosion, from_state
 from esper.telemetry.hub import TelemetryHub
 from esper.terminal import say
 from esper.transfer import take_over
@@ -265,7 +265,15 @@ class Trainer:
             say(f"checkpoint.partial: as initialised stay {', '.join(left)}")
 
     def _go_on(self, start: Start) -> None:
-        """Take up the state of a checkpoint."""
+        """Go on from a checkpoint."""
+        for event in self.restore(start):
+            self.hub.emit(event)
+        if self.twins is not None:
+            # Those of other stacks or another kind of device are not equal to the bit.
+            self.twins.require_together(self.pool, self.ranks)
+
+    def restore(self, start: Start) -> list[Event]:
+        """Take up the state of a checkpoint; returns events that nobody has heard of yet."""
         record = start.record
         assert record is not None
         self.iteration = record["iteration"]
@@ -275,16 +283,14 @@ class Trainer:
         if start.same_ranks(self.ranks):
             own = start.training["ranks"][self.ranks.rank]
             restore(self._own, own)
+            waiting: list[Event] = []
         else:
             shares = spread(self.config.trainer.num_envs, self.ranks.size)
             own = redistributed(start.training["ranks"], shares)[self.ranks.rank]
             restore({name: part for name, part in self._own.items() if name in own}, own)
-            for event in own["waiting"]:
-                self.hub.emit(from_state(event))
-        if self.twins is not None:
-            # Those of other stacks or another kind of device are not equal to the bit.
-            self.twins.require_together(self.pool, self.ranks)
+            waiting = [from_state(event) for event in own["waiting"]]
         self.carry = Carry.from_state(own["carry"], self.device)
+        return waiting
 
     def _stop(self, number: int) -> NoReturn:
         """End for a signal, once the first rank has written everything."""
@@ -314,3 +320,19 @@ class Trainer:
             )
         for event in found:
             self.hub.emit(event)
+
+
+def rehearse(laboratory: Laboratory, folder: RunFolder, start: Start) -> None:
+    """Take up once, for nothing, what a run starts from: before anything in its folder changes.
+
+    Raises:
+        CheckpointError: it does not fit what the run is made of here.
+    """
+    if start.record is not None:
+        events = None if laboratory.ranks.is_first else EventBuffer()
+        with usable(folder.last_checkpoint):
+            Trainer(laboratory, folder, TelemetryHub([], Level.off), events).restore(start)
+    elif start.source is not None:
+        checkpoint = laboratory.config.checkpoint
+        with usable(str(checkpoint.path)):
+            take_over(start.source, *laboratory.policy(), checkpoint.partial)

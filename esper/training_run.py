@@ -32,7 +32,7 @@ from esper.telemetry.hub import Logger, TelemetryHub, optional
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
 from esper.telemetry.wandb_mirror import mirrored
 from esper.terminal import say
-from esper.trainer import Trainer
+from esper.trainer import Trainer, rehearse
 
 
 def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
@@ -66,6 +66,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
             start.set_threads(ranks)
             laboratory = build_laboratory(start.config, ranks)
             try_own_controllers(laboratory, laboratory.config.evaluation.controllers)
+            rehearse(laboratory, folder, start)
         config = laboratory.config  # with the mapping that was chosen
         with _stop_said(config, folder, ranks), ExitStack() as mirrors, ExitStack() as own:
             with signals.deferred():  # a folder that is claimed has a status

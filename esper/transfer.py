@@ -75,8 +75,12 @@ def take_over(record: dict[str, Any], policy: GrowthPolicy, normaliser: Normalis
             left.append(name)
         elif saved.shape == own.shape:
             merged[name] = saved
+        elif name not in AFTER_SLOT:
+            raise CheckpointError(
+                f"the checkpoint's {name} has shape {list(saved.shape)}, this configuration's {list(own.shape)}: only "
+                "what depends on the number of slots may differ"
+            )
         else:
-            assert name in AFTER_SLOT, f"{name} depends on the number of slots"
             number_at = policy.lstm_dim + NUM_OPS
             merged[name] = _other_columns(saved, own, number_at, record["num_slots"], policy.num_slots)
             left.append(f"{name} (inputs for the slot's number)")

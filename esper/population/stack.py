@@ -87,7 +87,14 @@ class Stack:
         return state | {name: copied(value) for name, value in rows.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Have these rows and no others."""
+        """Have these rows and no others.
+
+        Raises:
+            ValueError: rows of another length than the module's.
+        """
+        found, own = list(state["values"].shape[1:]), [self.program.layout.size]
+        if found != own:
+            raise ValueError(f"rows of {found} parameters, {type(self.program.module).__name__} has {own}")
         rows = {name: value.to(self.exp_avg, copy=True) for name, value in state.items() if name != "environments"}
         self.environments = state["environments"].tolist()
         self.values = rows["values"].requires_grad_()
