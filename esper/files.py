@@ -1,12 +1,14 @@
-"""Writing files so that a reader, or a crash, sees the old content or the new one, never a part."""
+"""Files that a reader, or a crash, sees as they were or as they are now, never in part; and locks between processes."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 """What the system says where there is no more room, or none to write at all."""
@@ -55,3 +57,22 @@ def write_atomic(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def try_lock(file: IO[str]) -> bool:
+    """Whether the lock was free; it is held then until the file is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing can be known, and two runs at once are the user's to avoid
+        return True
+    return True

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -27,7 +26,7 @@ from typing import IO, Any
 
 import torch
 
-from esper.files import write_atomic
+from esper.files import is_at, try_lock, write_atomic
 from esper.preemption import Preempted
 from esper.ranks import PeerLost
 from esper.telemetry.records import json_safe
@@ -166,7 +165,7 @@ class RunFolder:
         deadline = time.monotonic() + LOCK_SECONDS
         file = self._open_lock()
         # What was locked must still be in the folder: its last holder may have removed it with the folder.
-        while not (_try_lock(file) and _is_at(file, self.lock_file)):
+        while not (try_lock(file) and is_at(file, self.lock_file)):
             file.close()
             if time.monotonic() > deadline:
                 raise RunFolderError(f"another process writes to run folder {self.path}: let it end first")
@@ -223,7 +222,7 @@ class RunFolder:
         if not self.lock_file.exists():
             return False
         with contextlib.suppress(FileNotFoundError), self.lock_file.open(encoding="utf-8") as file:
-            return not _try_lock(file)
+            return not try_lock(file)
         return False
 
     def _status(self) -> dict[str, Any]:
@@ -303,25 +302,6 @@ class RunFolder:
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write ``result.json`` atomically; NaN and infinities become ``null``."""
         write_atomic(self.result, _pretty(result))
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether an open file is the one at a path."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _try_lock(file: IO[str]) -> bool:
-    """Whether the lock was free; it is held then until the file is closed."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: nothing can be known, and two runs at once are the user's to avoid
-        return True
-    return True
 
 
 @contextlib.contextmanager

@@ -239,7 +239,7 @@ def test_in_a_sweep_only_the_jobs_whose_own_code_fails_are_refused(sweep: Sweep,
     assert [config.plugins for config, _ in sweep.ran] == [["wide_a"], ["wide_b"], []]
     assert sorted(states(tmp_path).values()) == ["failed", "failed", "finished", "finished", "finished"]
     assert "is left out: plugins: cannot import 'exits_a': it asks to exit with code 0 (exits_a.py:1)" in sweep.out
-    assert "is left out: task.name=digits: loads_a.load returns a NoneType, not a TaskData" in sweep.out
+    assert "task.name=digits: loads_a.load returns a NoneType, not a TaskData" in sweep.out
 
 
 def test_jobs_of_one_sweep_may_register_one_name(sweep: Sweep, write: Write) -> None:
