@@ -20,7 +20,7 @@ from esper.runs import RunFolder, RunState, final_state
 from esper.telemetry.closing_tables import PlainTable, closing_numbers, controllers_table, lifecycle_tables
 from esper.telemetry.events import Event
 from esper.telemetry.hub import Logger
-from esper.telemetry.records import Metrics
+from esper.telemetry.records import Metrics, read_jsonl
 from esper.terminal import say
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _end(
     """Send what a run leaves behind, and finish it: successful, failed, or to be continued."""
     try:
         if state is RunState.FINISHED:
-            _send_closing(run, logger.latest, folder)
+            _send_closing(run, max(logger.latest, _iterations(folder)), folder)
             if checkpoint:
                 _send_checkpoint(run, folder)
         elif state is RunState.PREEMPTED:
@@ -211,6 +211,12 @@ def _end(
         run.finish(exit_code=0 if state is RunState.FINISHED else 1)
     except Exception as error:
         warn(f"not everything was sent ({_line(error)}): wandb sync {run.settings.sync_dir} sends it later")
+
+
+def _iterations(folder: RunFolder) -> int:
+    """Iterations of a run, those before this process included: it may have had only the comparison left to do."""
+    records = read_jsonl(folder.metrics) if folder.metrics.exists() else []
+    return int(records[-1]["iteration"]) if records else 0
 
 
 def _send_closing(run: wandb.Run, latest: int, folder: RunFolder) -> None:

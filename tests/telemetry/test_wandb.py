@@ -6,8 +6,10 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from wandb_file import OfflineRun, is_whole, offline_files
 
 import esper.telemetry.wandb_mirror as wandb_mirror
 from esper.config import compose, to_plain
+from esper.preemption import Preempted
 from esper.runs import RunFolder
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.records import read_jsonl
@@ -180,6 +183,26 @@ def test_a_resumed_run_goes_on_under_its_id(mirror: Callable[..., Any], tmp_path
     assert first.run.run_id == second.run.run_id
     assert [[row["_step"] for row in run.history] for run in (first, second)] == [[1], [2, 3]]
     assert (first.preempting, first.exit_codes, second.preempting, second.exit_codes) == (True, [1], False, [0])
+
+
+def test_after_a_stop_in_the_comparison_closing_tables_come_after_the_last_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (*BARE, *OFFLINE, "telemetry.plots=false")
+
+    def stopped(*_: object) -> None:
+        raise Preempted(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("esper.training_run.compare", stopped)
+        with pytest.raises(Preempted):
+            train(compose(*words), tmp_path)
+    train(replace(compose(*words), resume="auto"), tmp_path)
+    first, second = sorted(sent(tmp_path), key=lambda run: run.history[0]["_step"])
+    assert [row["_step"] for row in first.history] == [1, 2]
+    [closing] = second.history
+    assert (closing["_step"], closing["iteration"]) == (3, 2)
+    assert "closing/controllers" in {key.rpartition("/")[0] for key in closing}
 
 
 def test_a_crash_is_a_failed_run(mirror: Callable[..., Any], tmp_path: Path) -> None:
