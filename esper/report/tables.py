@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
 from esper.files import replacing
 from esper.report.figures import ENV_EPOCHS
 from esper.report.grouping import Configuration, Sweep
 from esper.report.numbers import QUANTITIES, Estimate, Quantity, curve, over_seeds
 from esper.runs import RunState
+from esper.telemetry.folding import FoldingTable
 from esper.telemetry.view import RETURN, VAL
 
 CURVES = (RETURN, VAL)
@@ -92,16 +90,16 @@ def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) 
         writer.writerows(rows)
 
 
-def terminal_table(sweep: Sweep, statistic: str, score: Quantity) -> Table:
+def terminal_table(sweep: Sweep, statistic: str, score: Quantity) -> FoldingTable:
     """Configurations with their score, sizes and states, within 80 columns where labels are short."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    table.add_column("configuration", overflow="fold")
+    table = FoldingTable()
+    table.add("configuration", overflow="fold")
     added, wall = (
         next(item for item in QUANTITIES if item.name == name) for name in ("added_parameters", "wall_seconds")
     )
     for header in (f"{score.title}\n{statistic}, 95 %", "added\nparams", "wall\ns", "seeds"):
-        table.add_column(header, justify="right")
-    table.add_column("runs", overflow="fold")
+        table.add(header, justify="right")
+    table.add("runs", overflow="fold")
     for configuration in sweep.configurations:
         found = over_seeds(configuration, score, statistic)
         sizes = [over_seeds(configuration, item, "mean") for item in (added, wall)]

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from esper.telemetry.events import Anomaly, Event, HostCrashed
 from esper.telemetry.records import Metrics
-from esper.telemetry.view import clock, live_table, plain_line
+from esper.telemetry.view import LIVE_WIDTH, clock, live_table, plain_line
 from esper.terminal import console as terminal
 
 MODES: tuple[str, ...] = ("auto", "live", "plain", "off")
@@ -120,7 +120,7 @@ class _LiveView:
     def __init__(self, console: Console, num_iterations: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
-            BarColumn(30),
+            BarColumn(30 if console.width >= LIVE_WIDTH else 8),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}", markup=False),
@@ -138,7 +138,7 @@ class _LiveView:
         self._progress.update(self._iterations, completed=iteration, note=f"eta {clock(eta)}", notices=shown)
         self._history.append(dict(metrics))
         # A new renderable each time: the drawing thread never sees one that is being changed.
-        self._live.update(Group(self._progress, "", live_table(self._history)))
+        self._live.update(Group(self._progress, "", live_table(self._history, self._live.console.width)))
         self._live.start(refresh=True)
 
     def stage(self, message: str, done: int, total: int) -> None:

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 
 from esper.actions import OP_NAMES
 from esper.files import replacing
 from esper.statistics import Interval
+from esper.telemetry.folding import FoldingTable
 from esper.telemetry.view import ABSENT, number
 
 PARTS = ("", "_low", "_high")
@@ -99,10 +98,10 @@ def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 
     earned, became = _table(title), _table(None)
     percent = f"{100 * level:g} %"
     for header in (f"return [{percent}]", "IQM", f"learned − it [{percent}]", "P(learned\nabove it)"):
-        earned.add_column(header, justify="right", overflow="fold")
+        earned.add(header, justify="right", overflow="fold")
     headers = ("val\n%", "test\n%", f"learned − it,\ntest % [{percent}]", "added\nparams", "FLOPs\nratio", "wall\ns")
     for header in headers:
-        became.add_column(header, justify="right", overflow="fold")
+        became.add(header, justify="right", overflow="fold")
     for row in rows:
         earned.add_row(
             row.name,
@@ -124,10 +123,11 @@ def evaluation_tables(rows: Sequence[EvaluationRow], title: str, level: float = 
     return Group(earned, "", became, "", did, *(("", _bits_table(rows, percent)) if text else ()))
 
 
-def _actions_table(rows: Sequence[EvaluationRow], caption: str) -> Table:
+def _actions_table(rows: Sequence[EvaluationRow], caption: str) -> FoldingTable:
     table = _table(None, f"ops: % of steps with a choice{caption}")
-    for header in ("germi\nnated", "kept", "sur-\nvived\n%", *(OP_HEADERS.get(name, name) for name in OP_NAMES)):
-        table.add_column(header, justify="right", overflow="fold")
+    counts = {"germi\nnated": "germinated", "kept": "kept", "sur-\nvived\n%": "survived %"}
+    for header, name in (counts | {OP_HEADERS.get(name, name): f"{name} %" for name in OP_NAMES}).items():
+        table.add(header, name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(
             row.name,
@@ -139,11 +139,11 @@ def _actions_table(rows: Sequence[EvaluationRow], caption: str) -> Table:
     return table
 
 
-def _bits_table(rows: Sequence[EvaluationRow], percent: str) -> Table:
+def _bits_table(rows: Sequence[EvaluationRow], percent: str) -> FoldingTable:
     table = _table(None, f"bits per byte: lower is better; {_caption(rows)}")
     headers = ("val\nbits/byte", f"test\nbits/byte [{percent}]", f"learned − it,\ntest [{percent}]")
     for header in (*headers, f"it − never,\ntest [{percent}]"):
-        table.add_column(header, justify="right", overflow="fold")
+        table.add(header, justify="right", overflow="fold")
     for row in rows:
         table.add_row(
             row.name,
@@ -186,16 +186,9 @@ def _cells(row: EvaluationRow, name: str) -> Sequence[object]:
     return [None] * len(PARTS) if value is None else value[: len(PARTS)]
 
 
-def _table(title: str | None, caption: str | None = None) -> Table:
-    table = Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    table.add_column("controller", no_wrap=True)
+def _table(title: str | None, caption: str | None = None) -> FoldingTable:
+    table = FoldingTable(title, caption)
+    table.add("controller", no_wrap=True)
     return table
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from esper.runs import RunCondition, RunFolder
 from esper.telemetry.closing_tables import closing_numbers
+from esper.telemetry.folding import FoldingTable
 from esper.telemetry.view import clock, number
 from esper.terminal import console, say
 
@@ -75,12 +74,12 @@ def _last_words(folder: RunFolder) -> str:
 
 def print_sweep(sweep_dir: Path, rows: Sequence[JobRow]) -> None:
     """Print the table of a sweep, and below it what went wrong."""
-    table = Table(title=f"sweep {sweep_dir}", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("job", justify="right")
-    table.add_column("what", overflow="fold")
-    table.add_column("state", no_wrap=True)
+    table = FoldingTable(f"sweep {sweep_dir}")
+    table.add("job", justify="right")
+    table.add("what", overflow="fold")
+    table.add("state", no_wrap=True)
     for header in ("return", "test %", "time"):
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add(header, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             str(row.number),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from esper.telemetry.folding import FoldingTable
 from esper.telemetry.palette import OP_COLOURS, STAGE_COLOURS
 from esper.telemetry.records import Metrics
 from esper.telemetry.summary import ControllerSummary, Mean
@@ -28,6 +28,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 ABSENT = "–"
 LABEL_WIDTH = 16
 BAR_WIDTH = 30
+LIVE_WIDTH = 76
+"""Columns of a terminal in which the live view has its numbers beside its bars."""
 
 
 def clock(seconds: float | None) -> str:
@@ -88,62 +90,74 @@ def plain_line(iteration: int, num_iterations: int, eta: float | None, metrics: 
     )
 
 
-def live_table(history: Sequence[Metrics]) -> Table:
-    """The body of the live view: curves against the never-grow line, op mix, slot stages, size and speed."""
+def live_table(history: Sequence[Metrics], width: int = LIVE_WIDTH) -> Table:
+    """The body of the live view: curves against the never-grow line, op mix, slot stages, size and speed.
+
+    Args:
+        history: metrics of iterations.
+        width: columns of the terminal; where they are few, numbers stand below what is drawn.
+    """
     metrics = history[-1]
     accuracy, never = measured(metrics, VAL, VAL_SEM), metrics.get(NEVER)
     table = Table.grid(padding=(0, 2))
     table.add_column(width=LABEL_WIDTH, style="bold")
-    table.add_column(width=BAR_WIDTH)
-    table.add_column(no_wrap=True)
-    table.add_row(
+    narrow = width < LIVE_WIDTH
+    bar = max(width - LABEL_WIDTH - 2, 1) if narrow else BAR_WIDTH
+    table.add_column(width=bar)
+    if not narrow:
+        table.add_column(no_wrap=True)
+
+    def add(label: str, drawn: str | Text, numbers: str) -> None:
+        if narrow:
+            table.add_row(label, drawn)
+            table.add_row("", numbers)
+        else:
+            table.add_row(label, drawn, numbers)
+
+    add(
         "return",
-        sparkline([row.get(RETURN) for row in history], BAR_WIDTH),
+        sparkline([row.get(RETURN) for row in history], bar),
         f"{with_error(measured(metrics, RETURN, RETURN_SEM), '+z.2f')}   never 0",
     )
-    table.add_row(
+    add(
         "final val",
-        sparkline([row.get(VAL) for row in history], BAR_WIDTH),
+        sparkline([row.get(VAL) for row in history], bar),
         f"{with_error(accuracy, '.1f', 100)} %   never {number(never, '.1f', 100)} %",
     )
-    table.add_row(
+    add(
         "grown",
         f"{number(metrics.get(ADDED), '+.0f')} parameters, {number(metrics.get(FOSSILIZED), '.1f')} kept",
         f"{number(metrics.get(SPS), '.0f')} env-epochs/s",
     )
-    _add_bars(table, "ops, if a choice", metrics, CHOICE_SHARE, OP_COLOURS)
-    _add_bars(table, "slots", metrics, STAGE_SHARE, STAGE_COLOURS)
+    for title, prefix, colours in (
+        ("ops, if a choice", CHOICE_SHARE, OP_COLOURS),
+        ("slots", STAGE_SHARE, STAGE_COLOURS),
+    ):
+        for place, row in enumerate(_bars(metrics, prefix, colours, bar)):
+            if place == 0:
+                table.add_row()
+            add(title if place == 0 else "", *row)
     return table
 
 
-def _add_bars(table: Table, title: str, metrics: Metrics, prefix: str, colours: Mapping[str, str]) -> None:
-    """One bar per name whose share is above zero, in the order of the palette."""
-    shares = {name: metrics.get(prefix + name) for name in colours}
-    shown = {name: share for name, share in shares.items() if share}
-    if shown:
-        table.add_row()
-    for index, (name, share) in enumerate(shown.items()):
-        bar = Text("█" * max(1, round(share * BAR_WIDTH)), style=colours[name])
-        table.add_row(title if index == 0 else "", bar, f"{share * 100:4.0f} %  {name}")
+def _bars(metrics: Metrics, prefix: str, colours: Mapping[str, str], width: int) -> Iterator[tuple[Text, str]]:
+    """One bar per name whose share is above zero, in the order of the palette, and what it says."""
+    for name, colour in colours.items():
+        share = metrics.get(prefix + name)
+        if share:
+            yield Text("█" * max(1, round(share * width)), style=colour), f"{share * 100:4.0f} %  {name}"
 
 
 def closing_table(rows: Sequence[ControllerSummary], title: str) -> Table:
     """Controllers side by side, each number as mean ± standard error over hosts; bits per byte for text."""
     counts = sorted({row.num_hosts for row in rows})
     hosts = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
-    table = Table(
-        title=title,
-        caption=f"mean ± standard error over {hosts} hosts; WAIT where there was a choice",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    table.add_column("controller", no_wrap=True)
+    table = FoldingTable(title, f"mean ± standard error over {hosts} hosts; WAIT where there was a choice")
+    table.add("controller", no_wrap=True)
     text = any(row.val_bits for row in rows)
     scores = ("val\nbits/byte", "test\nbits/byte") if text else ("val %", "test %")
     for header in ("return", *scores, "added\nparameters", "WAIT %", "modules\nkept"):
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add(header, justify="right", no_wrap=True)
     for row in rows:
         accuracies = with_error(row.val_accuracy, ".1f", 100), with_error(row.test_accuracy, ".1f", 100)
         bits = with_error(row.val_bits, ".2f"), with_error(row.test_bits, ".2f")
