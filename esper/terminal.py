@@ -52,7 +52,13 @@ codecs.register_error(ERRORS, _plainly)
 
 
 class _Unfailing(io.FileIO):
-    """A descriptor that takes everything: once it fails, all that comes is thrown away, that of children too."""
+    """A descriptor that takes everything: once it fails, all that comes is thrown away, that of children too.
+
+    Attributes:
+        failed: whether it has.
+    """
+
+    failed = False
 
     def write(self, data: Buffer) -> int:
         """Write, or throw away. Waits for a full pipe that does not block by itself."""
@@ -62,6 +68,7 @@ class _Unfailing(io.FileIO):
                 select.select([], [self], [])
         # The reader is gone, the disk full, the terminal closed: whatever it is, there is nobody to tell.
         except OSError:
+            self.failed = True
             _throw_away(self.fileno())
             return view.nbytes
         return count
@@ -103,6 +110,13 @@ def _secured(stream: TextIO | None, original: TextIO | None, descriptor: int) ->
         line_buffering=raw.isatty() or descriptor == 2,
         write_through=getattr(stream, "write_through", False),
     )
+
+
+def reaches_somebody() -> bool:
+    """Whether nothing yet has kept what is said on standard output from getting where it should."""
+    stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return not (isinstance(raw, _Unfailing) and raw.failed)
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:

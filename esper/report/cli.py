@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from esper.config.checks import known
+from esper.preemption import StopSignals
 from esper.report.compose import PAGE, Report, gather, write
 from esper.report.folders import is_run
 from esper.report.numbers import SCORES, STATISTICS
@@ -26,6 +27,11 @@ exit codes: 0 the report is written, 1 it cannot be written, 2 the request canno
 def main(argv: Sequence[str] | None = None) -> int:
     """Write a report as the command line says; returns the exit code."""
     arguments = _parser().parse_args(argv)
+    with StopSignals():  # what is half-written is removed
+        return _report(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
     try:
         roots = [_folder(text) for text in dict.fromkeys(arguments.folders)]
         out = _out(arguments.out, roots)

@@ -13,11 +13,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from esper.preemption import StopSignals
 from esper.report.folders import KILLED, find
 from esper.runs import RunState
 from esper.telemetry.view import plain_line
 from esper.terminal import console as terminal
-from esper.terminal import say
+from esper.terminal import reaches_somebody, say
 from esper.watch.progress import Progress
 from esper.watch.screen import screen
 
@@ -41,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = _folder(arguments.folder)
         if not 0.05 <= arguments.interval <= 3600:
             raise ValueError(f"--interval must be between 0.05 and 3600 seconds, got {arguments.interval:g}")
-        return watch(Progress(path), terminal(), interval=arguments.interval, once=arguments.once)
+        with StopSignals():  # the terminal is given back as it was
+            return watch(Progress(path), terminal(), interval=arguments.interval, once=arguments.once)
     except (ValueError, OSError) as error:
         say(f"error: {error}", stderr=True)
         return BAD_REQUEST
@@ -57,7 +59,7 @@ def watch(
     once: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Show a run until it ends.
+    """Show a run until it ends, or until nobody is there any more to see it.
 
     Args:
         progress: of the run.
@@ -77,7 +79,7 @@ def watch(
             while True:
                 progress.update()
                 live.update(screen(progress, console.width), refresh=True)
-                if progress.over:
+                if progress.over or not reaches_somebody():
                     break
                 sleep(interval)
     else:
@@ -104,6 +106,8 @@ def _lines(progress: Progress, console: Console, interval: float, sleep: Callabl
         for line in list(progress.troubles)[len(progress.troubles) - new :]:
             say(f"! {line}")
         counted = total
+        if not reaches_somebody():
+            return
         if progress.over:
             say(f"{progress.state} after {progress.iteration} iterations")
             return

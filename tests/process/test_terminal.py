@@ -13,7 +13,7 @@ import pytest
 from rich.table import Table
 
 import esper
-from esper.terminal import console, say, secure
+from esper.terminal import console, reaches_somebody, say, secure
 
 ROOT = Path(esper.__file__).parent
 SHOWN = "±0.5 − █▁…─ é 木 \udc80 [x] :smile: /"
@@ -115,6 +115,16 @@ def test_what_a_terminal_cannot_show_is_shown_by_what_it_can(tmp_path: Path, enc
     path = tmp_path / "said"
     assert code_of(once, os.open(path, os.O_WRONLY | os.O_CREAT), encoding) == 0
     assert path.read_text(encoding=encoding) == f"{shown}\n"
+
+
+def test_whoever_shows_something_for_ever_learns_that_nobody_is_there() -> None:
+    def work() -> None:
+        secure()
+        assert reaches_somebody()
+        say("first")
+        assert not reaches_somebody()
+
+    assert code_of(work, broken_pipe()) == 0
 
 
 def test_streams_that_somebody_put_in_their_place_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

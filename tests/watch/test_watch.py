@@ -245,3 +245,13 @@ def test_a_bad_request_is_one_line(
         make_run(tmp_path / "runs" / name)
     assert main([word.format(here=tmp_path) for word in words]) == 2
     assert message.format(here=tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_it_ends_when_nobody_is_there_to_see_a_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr("esper.watch.cli.reaches_somebody", lambda: False)
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+    progress = Progress(make_run(tmp_path / "run", state="running"))
+    assert watch(progress, console, sleep=lambda _: pytest.fail("it goes on")) == 0
