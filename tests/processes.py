@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ def wait_for(what: Callable[[], Any], *needed: subprocess.Popen[str]) -> Any:
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(POLL_SECONDS)
     return found
+
+
+def code_of(process: BaseProcess) -> int | None:
+    """Exit code of a process of ``multiprocessing``, once it has ended; one that hangs is killed."""
+    process.join(LIMIT)
+    process.kill()
+    process.join()
+    return process.exitcode
 
 
 def hear_interrupts() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -275,9 +274,14 @@ def test_a_run_does_not_begin_with_one(start: Callable[[object], object]) -> Non
     start(compose(*SMOKE, "slots.blueprints=[conv_light]"))
 
 
-def test_the_check_costs_a_start_little() -> None:
+def test_the_check_costs_a_start_a_few_passes_of_each_blueprint() -> None:
     assert users_blueprints("cnn") == {}
-    register("cnn", "own", GOOD["plain"])
-    began = perf_counter()
+    passes: list[Tensor] = []
+
+    def counted(x: Tensor) -> Tensor:
+        passes.append(x)
+        return x
+
+    register("cnn", "own", around(counted))
     check_blueprints({("cnn", 8): [(8, 4, 4)]})
-    assert perf_counter() - began < 0.3
+    assert 0 < len(passes) < 20

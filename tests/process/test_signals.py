@@ -10,12 +10,12 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import processes
 import pytest
 from helpers import SMALL
 
@@ -45,6 +45,17 @@ PHASES = {
     "the closing table": ("esper.closing:_print", "finished"),
 }
 """What is done when the signal comes, just after it has been done once, and the state in which the folder is left."""
+
+
+@pytest.fixture(autouse=True)
+def signals_as_a_terminal_sends_them() -> Iterator[None]:
+    """Whoever runs the tests may ignore some: ``nohup`` does, and a shell for what runs in the background."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def ask_after(target: str, number: int) -> None:
@@ -81,8 +92,7 @@ def run(words: list[str], said: str, target: str | None = None, number: int = 0)
 def code_of(words: list[str], said: Path, target: str | None = None, number: int = 0) -> int | None:
     process = context.Process(target=run, args=(words, str(said), target, number))
     process.start()
-    process.join(timeout=300)
-    return process.exitcode
+    return processes.code_of(process)
 
 
 @pytest.mark.slow
@@ -138,7 +148,7 @@ def test_processes_begin_before_they_import_what_takes_long() -> None:
     modules = "esper.train, esper.evaluate, esper.rank, esper.watch, esper.report, esper.dashboard, esper.process"
     script = f"import sys, {modules}; print(*{{'torch', 'hydra', 'numpy', 'matplotlib'}} & set(sys.modules))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", script], env=environment, check=True)
     assert done.stdout == "\n"
 
 
@@ -180,16 +190,17 @@ def test_two_interrupts_of_two_ranks_are_an_interrupt(tmp_path: Path) -> None:
     slow = [*words, "trainer.num_iterations=100000"]
     process = context.Process(target=run, args=(slow, str(said)))
     process.start()
-    deadline = time.monotonic() + 200
-    while not (tmp_path / "run" / "checkpoints" / "last.pt").exists():
-        assert time.monotonic() < deadline, said.read_text()
-        time.sleep(0.1)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGINT)
-    time.sleep(0.001)
-    os.kill(process.pid, signal.SIGINT)
-    process.join(timeout=60)
-    assert process.exitcode == 130, said.read_text()
+    try:
+        last = tmp_path / "run" / "checkpoints" / "last.pt"
+        processes.wait_for(lambda: last.exists() or not process.is_alive())
+        assert process.is_alive(), said.read_text()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.001)
+        os.kill(process.pid, signal.SIGINT)
+        assert processes.code_of(process) == 130, said.read_text()
+    finally:
+        process.kill()
     assert "SIGTERM" not in said.read_text()
     assert "Traceback" not in said.read_text()
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "preempted"

@@ -18,11 +18,11 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from processes import LIMIT
 
 from esper.downloads import Source
 from esper.tasks import cifar10
 from esper.tasks.published import Census
+from tests.processes import LIMIT
 
 BATCH = 24
 """Images in each of CIFAR-10's six files."""

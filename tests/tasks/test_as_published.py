@@ -96,8 +96,18 @@ def test_idx_files_of_other_content_are_refused(
 
 
 @pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
-def test_the_real_fashion_mnist_counts_as_published_and_digits_in_its_place_do_not(tmp_path: Path) -> None:
-    assert len(load_task("fashion_mnist").test) == 10_000
+def test_the_real_fashion_mnist_is_whole() -> None:
+    task = load_task("fashion_mnist")
+    assert (len(task.train), len(task.val), len(task.test)) == (55000, 5000, 10000)
+    assert (task.train.targets.bincount() + task.val.targets.bincount()).tolist() == [6000] * 10
+    assert task.test.targets.bincount().tolist() == [1000] * 10
+    assert float(task.mean) == pytest.approx(72.9, abs=0.3)  # type: ignore[arg-type]
+    everything = torch.cat([split.inputs.flatten(1) for split in (task.train, task.val, task.test)])
+    assert len({row.numpy().tobytes() for row in everything}) > 69_900, "splits share no image but published duplicates"
+
+
+@pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
+def test_digits_in_place_of_the_real_fashion_mnist_are_refused(tmp_path: Path) -> None:
     write_clothes(tmp_path, clothes(0))
     refused("fashion_mnist", tmp_path, fashion_mnist.SOURCES[0].content)
 

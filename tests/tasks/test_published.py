@@ -14,7 +14,7 @@ from esper.downloads import DataError
 from esper.tasks import cifar10, fashion_mnist, load_task
 from esper.tasks.cifar10 import BINARY, PYTHON, ArrayUnpickler
 from esper.tasks.data import Split, TaskData
-from esper.tasks.fashion_mnist import SYSTEM_FOLDER, parse_idx
+from esper.tasks.fashion_mnist import parse_idx
 from esper.tasks.folders import read_gzip
 from esper.tasks.options import TaskOptions
 from tests.tasks.archives import BATCH, cifar_archive, cifar_batch, idx, left_in, old_pickle, published, serving, source
@@ -238,14 +238,3 @@ def test_images_and_labels_that_do_not_belong_together_are_refused(tmp_path: Pat
     (tmp_path / fashion_mnist.SOURCES[3].name).write_bytes(idx(clothes(1, 19)[1]))
     with pytest.raises(DataError, match=r"images \[20, 28, 28\] and labels \[19\] do not belong together"):
         fashion_mnist.load(TaskOptions(root=tmp_path, num_val=10, verify=False))
-
-
-@pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
-def test_the_real_fashion_mnist_is_whole() -> None:
-    task = load_task("fashion_mnist")
-    assert (len(task.train), len(task.val), len(task.test)) == (55000, 5000, 10000)
-    assert (task.train.targets.bincount() + task.val.targets.bincount()).tolist() == [6000] * 10
-    assert task.test.targets.bincount().tolist() == [1000] * 10
-    assert float(task.mean) == pytest.approx(72.9, abs=0.3)  # type: ignore[arg-type]
-    everything = torch.cat([split.inputs.flatten(1) for split in (task.train, task.val, task.test)])
-    assert len({row.numpy().tobytes() for row in everything}) > 69_900, "splits share no image but published duplicates"

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import SMALL
-from processes import LIMIT
+from processes import code_of
 from resuming import different_runs
 
 import esper.launch
@@ -93,13 +93,7 @@ def start(run_dir: Path, size: int, **changes: Any) -> list[ForkServerProcess]:
 
 def end(processes: Sequence[ForkServerProcess]) -> list[int | None]:
     """Exit codes, once all have ended."""
-    try:
-        for process in processes:
-            process.join(LIMIT)
-        return [process.exitcode for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    return [code_of(process) for process in processes]
 
 
 def finish(run_dir: Path, size: int, **changes: Any) -> None:
