@@ -6,9 +6,10 @@ Policies are frozen; every controller grows the same instances, so differences a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -25,7 +26,7 @@ from esper.config.errors import refused
 from esper.config.evaluate import EvaluateConfig
 from esper.config.learning import Twin
 from esper.config.preflight import preflight
-from esper.config.root import Config
+from esper.config.root import CheckpointConfig, Config
 from esper.config.wandb import TrainWandbConfig
 from esper.controllers import CONTROLLERS, TUNED, Tuning
 from esper.devices import intra_op_threads, keep_freed_memory
@@ -47,6 +48,15 @@ from esper.terminal import say
 from esper.tuning import tune
 from esper.tuning.fingerprint import SECTIONS, experiment_sections, fingerprint
 from esper.verdict import closing_report
+
+OWN_KEYS = {
+    "instances.held_out_families": "families",
+    "instances.num_held_out": "num_hosts",
+    "evaluation.num_hosts": "num_hosts",
+    "evaluation.controllers": "controllers",
+    "trainer.num_envs": "num_hosts",
+}
+"""Keys of a run that an evaluation gives, and what they are called there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +103,11 @@ def read_trained(config: EvaluateConfig) -> list[Trained]:
 
 def experiment(config: EvaluateConfig, trained: Sequence[Trained]) -> Config:
     """The configuration of the runs, with the devices, hosts and controllers of the evaluation."""
-    own = trained[0].config
+    with _own_words(trained):
+        return _experiment(config, trained[0].config)
+
+
+def _experiment(config: EvaluateConfig, own: Config) -> Config:
     instances = replace(own.instances, num_held_out=config.num_hosts)
     if config.families:
         instances = replace(instances, held_out_families=config.families)
@@ -107,8 +121,21 @@ def experiment(config: EvaluateConfig, trained: Sequence[Trained]) -> Config:
         # Nothing learns, and evaluation environments stand in for those of training wherever a size depends on them.
         trainer=replace(own.trainer, num_envs=config.num_hosts),
         ppo=replace(own.ppo, num_minibatches=1),
+        checkpoint=CheckpointConfig(),  # what the run itself started from may be gone
         wandb=TrainWandbConfig(**asdict(config.wandb)),
     )
+
+
+@contextmanager
+def _own_words(trained: Sequence[Trained]) -> Iterator[None]:
+    """Say in an evaluation's keys what is refused in a run's; what only the run has is said to be the run's."""
+    try:
+        yield
+    except ValueError as error:
+        message, given = re.subn("|".join(map(re.escape, OWN_KEYS)), lambda match: OWN_KEYS[match[0]], str(error))
+        if given or message.startswith(tuple(field.name for field in fields(EvaluateConfig))):
+            raise ValueError(message) from error
+        raise ValueError(f"checkpoint: the run of {trained[0].path} cannot be played here: {message}") from error
 
 
 def check(config: EvaluateConfig) -> None:
@@ -123,7 +150,8 @@ def check(config: EvaluateConfig) -> None:
         raise ValueError(f"controllers: 'static_final' trains what {LEARNED!r} ended with: name both")
     trained = read_trained(config)
     own = experiment(config, trained)
-    preflight(own)
+    with _own_words(trained):
+        preflight(own)
     _check_budget(config, trained, read_tunings(config, own))
     task = load_task(own.task.name, **own.task.options())
     trained_on, held_out = (
@@ -255,8 +283,15 @@ def _untuned(config: EvaluateConfig, tuning: Tuning | None) -> list[str]:
 
 
 def _check_budget(config: EvaluateConfig, trained: Sequence[Trained], tuning: Tuning | None) -> None:
-    """Refuse to tune controls within another budget than those that are tuned already had."""
+    """Refuse to tune controls within less than an episode, or another budget than those had that are tuned already."""
     missing, budget = _untuned(config, tuning), _budget(config, trained)
+    episode = trained[0].config.env.num_epochs
+    if missing and budget < episode:
+        raise ValueError(
+            f"tuning_epochs must be at least {episode}, one episode of these hosts, got {budget}"
+            f"{' (null: what training spent)' if config.tuning_epochs is None else ''}; or leave "
+            f"{', '.join(missing)} out of controllers"
+        )
     if tuning is not None and missing and budget != tuning.budget:
         raise ValueError(
             f"tuning: {', '.join(missing)} would be tuned within {budget} environment epochs, the controls there had "

@@ -6,6 +6,12 @@ import difflib
 import math
 from collections.abc import Iterable, Sequence
 
+MAX_SEED = 2**63 - 1
+"""Largest seed that every generator takes."""
+
+MAX_THREADS = 4096
+"""Most threads of one rank; more than any machine has cores is a slip of the keyboard."""
+
 
 def at_least(key: str, value: float, bound: float) -> None:
     """Refuse a value below ``bound``, or one that is not finite."""
@@ -29,6 +35,13 @@ def at_most(key: str, value: float, other: str, bound: float) -> None:
     """Refuse a value above that of another key."""
     if value > bound:
         raise ValueError(f"{key} must be at most {bound} ({other}), got {value}")
+
+
+def sensible(key: str, value: int, least: int, most: int) -> None:
+    """Refuse a count that makes no sense, or that nothing could ever be done with."""
+    at_least(key, value, least)
+    if value > most:
+        raise ValueError(f"{key} must be at most {most}, got {value}")
 
 
 def known(key: str, value: str, choices: Iterable[str]) -> None:

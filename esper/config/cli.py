@@ -177,7 +177,7 @@ def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> 
         for config, run_dir in jobs:
             check(config)
             if not _holds_a_run(config, run_dir):
-                check_free(run_dir)
+                check_free(run_dir, continuable=entry.schema is Config)
     for _, run_dir in jobs:
         check_writable(run_dir)
     return jobs
@@ -189,13 +189,14 @@ def _holds_a_run(config: Any, run_dir: Path) -> bool:
     return resumes and RunFolder(run_dir).holds_run
 
 
-def check_free(run_dir: Path) -> None:
-    """Refuse a folder in which a run lives."""
+def check_free(run_dir: Path, *, continuable: bool) -> None:
+    """Refuse a folder in which a run lives; ``continuable`` = one could go on with it."""
+    others = "remove it, or go on with it by resume=auto" if continuable else "or remove it"
     for name in RUN_FILES:
         if os.path.lexists(run_dir / name):
             raise UsageError(
                 f"run folder {run_dir} already holds a run ({name}): choose another with name=<name> or "
-                "hydra.run.dir=<folder>, remove it, or go on with it by resume=auto"
+                f"hydra.run.dir=<folder>, {others}"
             )
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from esper.config.checks import at_least, distinct
+from esper.config.checks import MAX_SEED, MAX_THREADS, at_least, distinct, sensible
 from esper.config.paths import expanded
 from esper.config.root import Console
 from esper.config.wandb import WandbConfig
 from esper.devices import parse_devices
 from esper.statistics import LEVEL, least_draws
+
+MAX_HOSTS = 100_000
+MAX_DRAWS = 10_000_000
+MAX_EPOCHS = 10**9
+"""Beyond these an evaluation would never end, or fit no memory."""
 
 DEFAULT_CONTROLLERS = (
     "learned",
@@ -70,14 +75,16 @@ class EvaluateConfig:
         if self.tunings:
             distinct("tuning", self.tunings)
         distinct("controllers", self.controllers)
-        at_least("num_hosts", self.num_hosts, 2)  # one host does not show how much hosts differ
-        at_least("draws", self.draws, least_draws(LEVEL))
+        sensible("num_hosts", self.num_hosts, 2, MAX_HOSTS)  # one host does not show how much hosts differ
+        sensible("draws", self.draws, least_draws(LEVEL), MAX_DRAWS)
         for family, weight in self.families.items():
             at_least(f"families.{family}", weight, 0)
+        if self.families and not any(self.families.values()):
+            raise ValueError(f"families must give a weight above 0 to at least one of {list(self.families)}")
         if self.tuning_epochs is not None:
-            at_least("tuning_epochs", self.tuning_epochs, 1)
-        at_least("seed", self.seed, 0)
-        at_least("num_threads", self.num_threads, 0)
+            sensible("tuning_epochs", self.tuning_epochs, 1, MAX_EPOCHS)
+        sensible("seed", self.seed, 0, MAX_SEED)
+        sensible("num_threads", self.num_threads, 0, MAX_THREADS)
         parse_devices(self.devices)
         if not self.name or self.name in (".", "..") or "/" in self.name:
             raise ValueError(f"name must be a folder name without '/', got {self.name!r}")

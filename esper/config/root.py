@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from esper.config.checks import at_least, at_most, distinct
+from esper.config.checks import MAX_SEED, MAX_THREADS, at_least, at_most, distinct, sensible
 from esper.config.growth import (
     CounterfactualConfig,
     EnvConfig,
@@ -164,8 +164,8 @@ class Config:
     """The mirror in Weights & Biases."""
 
     def __post_init__(self) -> None:
-        at_least("seed", self.seed, 0)
-        at_least("num_threads", self.num_threads, 0)
+        sensible("seed", self.seed, 0, MAX_SEED)
+        sensible("num_threads", self.num_threads, 0, MAX_THREADS)
         devices = parse_devices(self.devices)
         if not self.name or self.name in (".", "..") or "/" in self.name:
             raise ValueError(f"name must be a folder name without '/', got {self.name!r}")

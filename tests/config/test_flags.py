@@ -168,3 +168,17 @@ def test_a_file_that_would_not_be_read_is_refused(esper: CommandLine, tmp_path: 
     code, err, runs = esper("--config-dir", "mine", "+preset=smoke")
     assert (code, runs) == (2, [])
     assert "mine/preset/smoke.yaml has the name of one of Esper's own files, which is read instead" in err
+
+
+@pytest.mark.parametrize(
+    ("entry", "advice"), [("config", "remove it, or go on with it by resume=auto"), ("evaluate", "or remove it")]
+)
+def test_a_taken_folder_is_refused_with_advice_that_the_command_can_follow(
+    esper: CommandLine, tmp_path: Path, entry: str, advice: str
+) -> None:
+    (tmp_path / "outputs" / "mine").mkdir(parents=True)
+    (tmp_path / "outputs" / "mine" / "status.json").touch()
+    words = ["checkpoint=x"] if entry == "evaluate" else []
+    code, err, _ = esper("name=mine", *words, entry=ENTRIES[entry])
+    assert code == 2
+    assert err.endswith(f"hydra.run.dir=<folder>, {advice}\n")
