@@ -23,7 +23,7 @@ def alive(pid: int) -> bool:
 @linux
 @pytest.mark.parametrize("fails", [False, True])
 def test_whatever_a_child_has_started_ends_with_the_block_in_whatever_session_it_is(fails: bool) -> None:
-    script = "setsid sleep 1000 & echo $!; (setsid setsid sleep 1000 & echo $!); exec sleep 1000"
+    script = "setsid sleep 1000 & echo $!; (setsid sleep 1000 & echo $!); exec sleep 1000"
     pids = []
 
     def block() -> None:

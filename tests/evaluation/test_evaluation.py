@@ -224,7 +224,7 @@ def test_a_tuning_is_kept_and_gives_the_same_controls_again(
 
 def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: EvaluateConfig, tmp_path: Path) -> None:
     """Whether controls are tuned together or one evaluation after the other, they come out the same."""
-    names = ["static_best", "schedule_best", "static_full"]
+    names, config = ["static_best", "schedule_best", "static_full"], replace(config, num_hosts=2, tuning_epochs=80)
     evaluate(replace(config, controllers=names), tmp_path / "together")
     parts = []
     for name in names[:2]:
@@ -234,11 +234,11 @@ def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: E
     check(both)
     evaluate(both, tmp_path / "both")
     assert read(tmp_path / "together/tuning.json") == read(tmp_path / "both/tuning.json")
-    with pytest.raises(ValueError, match=r"static_full would be tuned within 80 .* had 160: set tuning_epochs=160"):
-        check(replace(both, tuning_epochs=80))
-    record = read(Path(parts[1])) | {"budget": 80}
+    with pytest.raises(ValueError, match=r"static_full would be tuned within 40 .* had 80: set tuning_epochs=80"):
+        check(replace(both, tuning_epochs=40))
+    record = read(Path(parts[1])) | {"budget": 40}
     Path(parts[1]).write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=r"schedule_best/tuning\.json: its controls had 80 environment epochs each"):
+    with pytest.raises(ValueError, match=r"schedule_best/tuning\.json: its controls had 40 environment epochs each"):
         check(both)
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 from helpers import SMALL
 
@@ -43,8 +44,7 @@ def run(command: str, words: list[str], where: str, encoding: str) -> None:
 def code_of(command: str, words: list[str], where: str, encoding: str = "utf-8") -> int | None:
     process = context.Process(target=run, args=(command, words, where, encoding))
     process.start()
-    process.join(timeout=300)
-    return process.exitcode
+    return processes.code_of(process)
 
 
 @pytest.fixture(scope="module")
