@@ -118,7 +118,7 @@ def test_a_blueprint_that_cannot_be_built_or_run_is_one_line_with_its_builder(wr
     assert message in said
 
 
-@pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.parametrize("kind", ["exits", "nothing"])
 def test_a_blueprint_that_no_run_may_grow_harms_none(write: Write, kind: str) -> None:
     source = f"from torch import nn\nn = []\ndef build(channels):\n    {BUILDERS[kind][0]}\n"
     write(builder_a=f"{source}from esper.blueprints import register\nregister('cnn', 'own', build)")

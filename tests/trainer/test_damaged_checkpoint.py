@@ -107,11 +107,10 @@ OWN = ["env", "buffer", "recorder", "sampling", "shuffling", "twins", "carry", "
 LEAVES = [["policy", "encoder.0.weight"], ["normaliser", "mean"], ["config", "seed"], ["config", "task", "name"]]
 LEAVES += [["training", name] for name in INNER] + [["training", "ranks", 0, name] for name in OWN]
 LEAVES += [["training", "ranks", 0, "env", "population", "hosts", "values"], ["training", "optimizer", "state", 3]]
-DAMAGES: list[list[str | int]] = [[name] for name in TOP] + LEAVES  # type: ignore[operator]
+DAMAGES = [([name], instead) for name in TOP for instead in (None, 1.5)] + [(path, None) for path in LEAVES]
 
 
-@pytest.mark.parametrize("instead", [None, 1.5])
-@pytest.mark.parametrize("path", DAMAGES, ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize(("path", "instead"), DAMAGES, ids=lambda value: str(value))
 def test_resuming_evaluating_and_starting_from_it_are_refused_in_one_line(
     folder: RunFolder, raw: dict[str, Any], tmp_path: Path, path: list[str | int], instead: object
 ) -> None:
