@@ -21,6 +21,7 @@ from esper.config import compose, to_plain
 from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Console
 from esper.config.wandb import WandbConfig, WandbMode
+from esper.evaluate import main
 from esper.evaluation import check, evaluate
 from esper.runs import RunState
 
@@ -139,13 +140,18 @@ def test_run_seeds_of_different_experiments_are_not_mixed(runs: list[str], tmp_p
         (["checkpoint=nowhere", "num_host=3"], "unknown key 'num_host' (did you mean 'num_hosts'?)"),
     ],
 )
-def test_the_command_answers_in_one_line(tmp_path: Path, words: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "esper.evaluate", *words]
-    done = run(command, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_the_command_answers_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["esper.evaluate", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert said.startswith("error: ")
+    assert message in said
+    assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
