@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from esper.config.entries import ENTRIES
-from esper.config.errors import RunError, UsageError
+from esper.config.errors import RunError, UsageError, refused
 from esper.config.root import Config
 from esper.config.store import load
 from esper.continuation import AUTO
@@ -78,8 +78,13 @@ class SweepTask:
     def __call__(self, cfg: DictConfig) -> None:
         secure()  # a launcher's process is not begun by Esper
         run_dir = Path(HydraConfig.get().runtime.output_dir)
-        config = load(cfg, ENTRIES[self.entry].schema)
-        folder = RunFolder(run_dir)
+        folder, schema = RunFolder(run_dir), ENTRIES[self.entry].schema
+        try:
+            with refused(schema):
+                config = load(cfg, schema)
+        except UsageError as error:  # what was fine where the sweep was planned may not be where the job runs
+            _report(folder, error)
+            return
         # Requeued when all was done, or since the start of this sweep another one has come to it.
         if folder.condition() in (RunCondition.FINISHED, RunCondition.RUNNING) or self.ending.exists():
             return

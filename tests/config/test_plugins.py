@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import SMALL
+from omegaconf import DictConfig
 from test_sweep import Sweep, states
 
 from esper.blueprints import blueprint_ids
@@ -16,6 +17,7 @@ from esper.config.entries import TRAIN
 from esper.config.errors import refused
 from esper.config.plugins import activate
 from esper.config.preflight import preflight
+from esper.config.store import load
 from esper.controllers import CONTROLLERS
 from esper.envs.rewards import REWARDS
 from esper.tasks import TASKS
@@ -240,6 +242,25 @@ def test_in_a_sweep_only_the_jobs_whose_own_code_fails_are_refused(sweep: Sweep,
     assert sorted(states(tmp_path).values()) == ["failed", "failed", "finished", "finished", "finished"]
     assert "is left out: plugins: cannot import 'exits_a': it asks to exit with code 0 (exits_a.py:1)" in sweep.out
     assert "task.name=digits: loads_a.load returns a NoneType, not a TaskData" in sweep.out
+
+
+def test_a_module_that_is_not_there_where_its_job_runs_fails_that_job_alone(
+    sweep: Sweep, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another machine."""
+    write(wide_a=WIDE.format(kernel=3))
+
+    def elsewhere(cfg: DictConfig, schema: type[Config]) -> Config:
+        if cfg.plugins:
+            raise ValueError("plugins: cannot import 'wide_a': ModuleNotFoundError: No module named 'wide_a'")
+        return load(cfg, schema)
+
+    monkeypatch.setattr("esper.config.sweep_task.load", elsewhere)
+    assert sweep("+preset=smoke", "plugins=[wide_a],[]") == 1
+    assert [config.plugins for config, _ in sweep.ran] == [[]]
+    assert sorted(states(tmp_path).values()) == ["failed", "finished"]
+    assert "cannot import 'wide_a'" in sweep.err
+    assert "Traceback" not in sweep.err
 
 
 def test_jobs_of_one_sweep_may_register_one_name(sweep: Sweep, write: Write) -> None:
