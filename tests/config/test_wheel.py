@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import venv
 import zipfile
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def told(*command: str | Path, cwd: Path) -> str:
-    done = run(command, cwd=cwd)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may name a checkout
+    done = run(command, cwd=cwd, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
