@@ -158,8 +158,8 @@ def _read(text: str) -> DictConfig:
 
 
 def plain_yaml(text: str) -> dict[str, Any]:
-    """What :func:`to_yaml` wrote as plain values, neither checked nor completed."""
-    return cast(dict[str, Any], OmegaConf.to_container(_read(text)))
+    """What :func:`to_yaml` wrote as plain values, with the defaults of keys that were not there yet; not checked."""
+    return cast(dict[str, Any], OmegaConf.to_container(_over(Config, text), enum_to_str=True))
 
 
 def with_words(text: str, schema: type[Schema], words: Sequence[Override]) -> Schema:

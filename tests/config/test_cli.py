@@ -280,6 +280,17 @@ def test_auto_finds_the_newest_interrupted_run_of_the_same_configuration(
     assert run_dir.name.startswith("smoke-seed5-"), "and without one it is a new run"
 
 
+def test_auto_finds_a_run_that_began_before_a_key_was_there(esper: Callable[..., Outcome], tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "outputs" / "mine", "seed=4", state="preempted")
+    text = (folder / "config.yaml").read_text()
+    assert "  verify: true\n" in text
+    (folder / "config.yaml").write_text(text.replace("  verify: true\n", ""))
+    _, _, [(_, run_dir)] = esper("+preset=smoke", "seed=4", "resume=auto")
+    assert run_dir.resolve() == folder
+    _, _, [(_, run_dir)] = esper("+preset=smoke", "seed=4", "task.verify=false", "resume=auto")
+    assert run_dir.resolve() != folder
+
+
 def test_auto_goes_on_in_a_folder_that_is_named(esper: Callable[..., Outcome], tmp_path: Path) -> None:
     folder = a_run(tmp_path / "outputs" / "mine", "seed=4", state="finished")
     code, _, [(_, run_dir)] = esper("+preset=smoke", "seed=4", "name=mine", "resume=auto")
