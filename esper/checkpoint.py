@@ -92,8 +92,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     version = record.get("version")
     if version != VERSION:
         newer = isinstance(version, int) and version > VERSION
-        does = f"reads up to {VERSION}: update Esper" if newer else f"reads {VERSION}: train afresh"
-        raise CheckpointError(f"{path} has checkpoint version {version}; this Esper {does}")
+        does = f"up to {VERSION}: update Esper" if newer else f"{VERSION}: use the one that wrote it, or train afresh"
+        raise CheckpointError(f"{path} has checkpoint version {version}; this Esper reads {does}")
     wanted = record.pop("parts", None)
     what = "part 'parts' is missing" if not isinstance(wanted, dict) else damage(wanted, record)
     if what is not None:

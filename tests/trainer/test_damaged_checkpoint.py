@@ -144,7 +144,7 @@ def test_resuming_evaluating_and_starting_from_it_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["version"], 2, "has checkpoint version 2; this Esper reads 3: train afresh"),
+        (["version"], 2, "has checkpoint version 2; this Esper reads 3: use the one that wrote it, or train"),
         (["version"], 4, "has checkpoint version 4; this Esper reads up to 3: update Esper"),
         (
             ["config", "ppo", "lr"],
