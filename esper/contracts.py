@@ -83,6 +83,11 @@ def check_builds(what: str, build: Build) -> Builds:
         check_kinds(what, other)
     for other in (again, *others):
         check_alike(what, first, other)
+    for name, parameter in named(first, "parameter").items():
+        if any(named(other, "parameter")[name] is parameter for other in (again, *others)):
+            raise ValueError(
+                f"{what}: two builds share parameter {name!r}: let it make a new one each time it is called"
+            )
     for kind in ("parameter", "buffer"):
         news = named(again, kind)
         for name, tensor in named(first, kind).items():
@@ -110,7 +115,7 @@ def check_kinds(what: str, module: nn.Module) -> None:
                     f"{what}: {kind} {name!r} has no shape before the first pass (a lazy layer); give it its shape"
                 )
             if kind == "parameter" and tensor.dtype != torch.float32:
-                raise ValueError(f"{what}: parameter {name!r} is {_plain(tensor.dtype)}; make it float32, or a buffer")
+                raise ValueError(f"{what}: parameter {name!r} is {plain(tensor.dtype)}; make it float32, or a buffer")
 
 
 def check_alike(what: str, first: nn.Module, other: nn.Module) -> None:
@@ -127,10 +132,11 @@ def check_alike(what: str, first: nn.Module, other: nn.Module) -> None:
 
 def _form(tensor: Tensor) -> str:
     trained = "" if tensor.requires_grad or not isinstance(tensor, nn.Parameter) else " frozen"
-    return f"{_plain(tensor.dtype)} {list(tensor.shape)}{trained}"
+    return f"{plain(tensor.dtype)} {list(tensor.shape)}{trained}"
 
 
-def _plain(dtype: torch.dtype) -> str:
+def plain(dtype: torch.dtype) -> str:
+    """Name of a type, without torch's."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -146,7 +152,8 @@ def check_forward(what: str, module: nn.Module, x: Tensor) -> Tensor:
     """Refuse a forward pass that is anything but a function of its input and the module's own numbers.
 
     Two passes on one input must be equal to the bit, draw no random numbers, be finite, and leave the input,
-    the parameters and the buffers as they are.
+    the parameters and the buffers as they are. So must a pass with gradients, but for its rounding: what is trained is
+    what is measured.
 
     Args:
         what: key and name of the module.
@@ -176,6 +183,16 @@ def check_forward(what: str, module: nn.Module, x: Tensor) -> Tensor:
         raise ValueError(
             f"{what}: {int((~kept.isfinite()).sum())} of {kept.numel()} numbers that come out are not finite"
             f"{_not_finite(module)}"
+        )
+    with torch.enable_grad(), global_streams() as streams:
+        trained = run(what, module, x).detach()
+        drawn = streams.moved()
+        _check_left(what, module, before, given, x)
+    if drawn or differ(kept, trained):
+        does = f"draws random numbers of {' and '.join(drawn)}" if drawn else "computes something else"
+        raise ValueError(
+            f"{what}: its forward pass {does} while gradients are on, what comes out differs by up to "
+            f"{distance(kept, trained):.3g}: let it do the same whether it is trained or measured{_because(module)}"
         )
     return kept
 

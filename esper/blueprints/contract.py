@@ -26,6 +26,7 @@ from esper.contracts import (
     gradients,
     named,
     place_of,
+    plain,
     run,
     same,
     unlike,
@@ -84,23 +85,41 @@ def check_blueprint(
     if module is None:
         return
     x = torch.randn(layout.probe(channels, PROBE_SIZE), generator=generator("contract", "feature"))
-    check_shape(what, check_forward(what, module, x), x, _kept)
+    _check_kept(what, check_forward(what, module, x), x)
     for algorithm in BlendAlgorithm:
         _check_birth(f"{what} under {algorithm.name}", module, algorithm, x, channels, layout)
+    for shape in shapes:
+        feature = torch.randn((NUM_SAMPLES, *shape), generator=generator("contract", "feature"))
+        with torch.no_grad(), global_streams():
+            out = run(what, module, feature)
+        _check_kept(what, out, feature)
+        _check_identity(f"{what} on {list(feature.shape)}", out, feature)
     if any(True for _ in module.parameters()):
         module = after_a_step(what, module, gradients(what, module, x))
         check_forward(what, module, x)
         check_samples(what, module, x, _kept)
         if causal:
             _check_causal(what, module, x)
-    for shape in shapes:
-        feature = torch.randn((NUM_SAMPLES, *shape), generator=generator("contract", "feature"))
-        with torch.no_grad(), global_streams():
-            check_shape(what, run(what, module, feature), feature, _kept)
 
 
 def _kept(x: Tensor) -> torch.Size:
     return x.shape
+
+
+def _check_kept(what: str, out: Tensor, x: Tensor) -> None:
+    """Refuse an output of another shape or type than its input: what follows takes no other."""
+    check_shape(what, out, x, _kept)
+    if out.dtype != x.dtype:
+        raise ValueError(f"{what}: it must return {plain(x.dtype)} as it is given, got {plain(out.dtype)}")
+
+
+def _check_identity(what: str, out: Tensor, x: Tensor) -> None:
+    apart = distance(x, out)
+    if apart:
+        raise ValueError(
+            f"{what}: at birth it changes its input by up to {apart:.3g}: let it add something times a scale that "
+            "starts at zero (esper.blueprints.residual.Residual)"
+        )
 
 
 def _newborn(what: str, builder: Builder, channels: int) -> nn.Module | None:
@@ -139,12 +158,7 @@ def _check_birth(
     gate = Gate(channels, layout) if algorithm is BlendAlgorithm.GATE else None
     blended = BlendedModule(module, algorithm, gate, ALPHA)
     with torch.no_grad(), global_streams():
-        apart = distance(x, run(what, blended, x))
-    if apart:
-        raise ValueError(
-            f"{what}: at birth it changes its input by up to {apart:.3g}: let it add something times a scale that "
-            "starts at zero (esper.blueprints.residual.Residual)"
-        )
+        _check_identity(what, run(what, blended, x), x)
     if not any(True for _ in module.parameters()):
         return
     if not any(parameter.requires_grad for parameter in module.parameters()):

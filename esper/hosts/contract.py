@@ -45,6 +45,9 @@ def check_host(
     """
     if not any(parameter.requires_grad for parameter in host.segments.parameters()):
         raise ValueError(f"{what}: no parameter is trained (requires_grad); leave at least its last layer to train")
+    for name, parameter in module.named_parameters():
+        if not parameter.isfinite().all():  # though what comes out is
+            raise ValueError(f"{what}: parameter {name!r} is not finite at birth; start it from numbers")
     _check_segments(what, host, sample, ends)
     _check_same(f"{what}: cut behind {', '.join(ends)}, it computes something else", host, module, sample)
     _check_trained(what, module, sample, host.num_classes)

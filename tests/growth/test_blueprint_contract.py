@@ -144,6 +144,18 @@ BAD: dict[str, tuple[Callable[[int], nn.Module], str]] = {
         r"draws random numbers of torch.*\(layer 'body.1' is a Dropout: leave it out\)",
     ),
     "functional dropout": (around(lambda x: F.dropout(x, 0.1)), "its forward pass draws random numbers of torch"),
+    "dropout while it learns": (
+        around(lambda x: F.dropout(x, 0.1) if torch.is_grad_enabled() else x),
+        "its forward pass draws random numbers of torch while gradients are on",
+    ),
+    "not the identity in other sizes": (
+        scaled(lambda x, scale: (x if x.shape[-1] == 4 else x.flip(-1)) + scale * x),
+        r" on \[3, 8, 5, 5\]: at birth it changes its input by up to \d",
+    ),
+    "another type": (
+        scaled(lambda x, scale: (x + scale * x).double()),
+        "it must return float32 as it is given, got float64",
+    ),
     "noise of numpy": (around(lambda x: x * np.random.rand()), "draws random numbers of numpy"),  # noqa: NPY002
     "noise of random": (around(lambda x: x * random.random()), "draws random numbers of random"),
     "batch norm": (
@@ -219,7 +231,7 @@ def test_a_blueprint_that_could_not_be_measured_or_trained_is_refused_with_what_
         check_blueprints({("cnn", 8): [(8, 5, 5)]})
     said = str(caught.value)
     assert re.match(
-        r"plugins: blueprint 'own' of cnn hosts \(test_blueprint_contract.py:\d+\)(:| under [A-Z]+:) ", said
+        r"plugins: blueprint 'own' of cnn hosts \(test_blueprint_contract.py:\d+\)(:| under [A-Z]+:| on [^:]*:) ", said
     )
     assert "\n" not in said
 

@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -64,17 +65,28 @@ class Attention(nn.Module):
         return x + mixed.transpose(1, 2).view_as(x)
 
 
+class Encoder(nn.Module):
+    """Rounds otherwise without gradients, where torch takes a fused kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(2).transpose(1, 2)).transpose(1, 2).view_as(x)
+
+
 class Counts(nn.Module):
     """Passes are counted: by a number that the output depends on, or by a buffer that it does not depend on."""
 
-    def __init__(self, quietly: bool) -> None:
+    def __init__(self, quietly: bool, learning: bool = False) -> None:
         super().__init__()
-        self.quietly, self.passes = quietly, 0
+        self.quietly, self.learning, self.passes = quietly, learning, 0
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.quietly:
-            self.seen += 1
+            self.seen += torch.is_grad_enabled() or not self.learning
             return x
         self.passes += 1
         return x * self.passes
@@ -138,8 +150,13 @@ def zero_head(net: Net) -> Net:
     return net
 
 
-def with_weight(value: float) -> Net:
-    net = Net()
+@cache
+def once() -> Net:
+    return Net()
+
+
+def with_weight(value: float, net: Net | None = None) -> Net:
+    net = net or Net()
     net.stem.weight.data[0, 0, 0, 0] = value
     return net
 
@@ -203,6 +220,18 @@ BAD: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Net(Attention(0.1)),
         r"draws random numbers of torch.*\(layer 'body.attention' is a MultiheadAttention: give it dropout=0\)",
     ),
+    "dropout while it learns": (
+        lambda: Net(lambda x: F.dropout(x, 0.1) if torch.is_grad_enabled() else x),
+        r"draws random numbers of torch while gradients are on, what comes out differs by up to 0\.\d+: let it do the",
+    ),
+    "noise of its own while it learns": (
+        lambda: Net(lambda x: own_stream(x) if torch.is_grad_enabled() else x),
+        r"its forward pass computes something else while gradients are on, what comes out differs by up to \d",
+    ),
+    "a memory of what it learns from": (
+        lambda: Net(Counts(quietly=True, learning=True)),
+        "its forward pass changes 'body.seen' by up to 1: ",
+    ),
     "spectral norm": (
         lambda: Net(nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 1))),
         r"its forward pass changes 'body.parametrizations.weight.0._[uv]' by up to 0\.\d+.*use weight_norm",
@@ -246,6 +275,11 @@ BAD: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "come out are not finite, nor is its parameter 'stem.w",
     ),
     "an infinite weight": (lambda: with_weight(np.inf), "come out are not finite, nor is its parameter 'stem.weight'"),
+    "a weight that is no number behind what hides it": (
+        lambda: with_weight(np.nan, Net(torch.nan_to_num)),
+        r"parameter 'stem.weight' is not finite at birth; start it from numbers$",
+    ),
+    "one module again and again": (once, "two builds share parameter 'stem.weight': let every call make a new one"),
     "a gradient": (
         lambda: Net(lambda x: (x * 0).sqrt() + x),
         "the gradient of parameter 'stem.weight' at birth is not finite, so it never learns",
@@ -303,6 +337,7 @@ GOOD: dict[str, Callable[[], nn.Module]] = {
     "dropout that is off": lambda: Net(nn.Dropout(0.5)).eval(),
     "instance norm": lambda: Net(nn.InstanceNorm2d(4)),
     "attention": lambda: Net(Attention(0.0)),
+    "attention that is faster where nothing learns": lambda: Net(Encoder()).eval(),
     "weight norm": lambda: Net(nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1))),
     "in place on its own": lambda: Net(nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(inplace=True))),
     "zeros at birth": lambda: zero_head(Net()),
