@@ -9,6 +9,7 @@ also holds the state of training (:mod:`esper.trainer`), from which a run goes o
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,7 +85,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror or error})") from error
     try:
-        record = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch thinks of a file that is foreign
+            record = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is truncated or foreign
         raise CheckpointError(f"{path} is truncated or not a checkpoint ({type(error).__name__})") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:

@@ -35,7 +35,7 @@ from esper.files import write_atomic
 from esper.policy import GrowthPolicy, Normaliser
 from esper.preemption import StopSignals
 from esper.ranks import ALONE, Ranks
-from esper.runs import RunFolder, run_status
+from esper.runs import RunFolder, run_status, stop_told
 from esper.shortage import shortages
 from esper.standings import LEARNED, OF_RUNS, SAMPLED, Standing
 from esper.tasks import load_task
@@ -196,6 +196,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
             if ranks.is_first:
                 RunFolder.create(run_dir, to_yaml(config), checkpoints=False)
             own.enter_context(run_status(folder, ranks.rank))
+        own.enter_context(stop_told(folder, partial(_say_stopped, config, folder, ranks)))
         own.enter_context(limits())
         if ranks.is_first and config.console != "off":
             told = compile_lines(laboratory.config, laboratory.device, learns=False)
@@ -225,6 +226,14 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
                 "tuning": None if tuning is None else tuning.to_record(),
             }
             closing_report(config, laboratory, folder, standings, provenance, perf_counter() - began)
+
+
+def _say_stopped(config: EvaluateConfig, folder: RunFolder, ranks: Ranks, name: str) -> None:
+    """Say what is left of an evaluation that a signal of this name has stopped."""
+    if ranks.is_first and config.console != "off":
+        tuned = folder.path / "tuning.json"
+        kept = f"; tuning={tuned} keeps what was tuned" if tuned.exists() else ""
+        say(f"{name}: stopped; the same command evaluates anew{kept}")
 
 
 def _watchers(config: EvaluateConfig, ranks: Ranks) -> list[Logger]:

@@ -12,11 +12,12 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -344,6 +345,22 @@ def run_status(folder: RunFolder, rank: int = 0) -> Iterator[RunFolder]:
         raise
     if rank == 0:
         folder.status(RunState.FINISHED)
+
+
+@contextlib.contextmanager
+def stop_told(folder: RunFolder, tell: Callable[[str], object]) -> Iterator[None]:
+    """Tell which signal stopped the run in a folder, unless it had finished when the signal came.
+
+    Args:
+        folder: of the run.
+        tell: is given the signal's name.
+    """
+    try:
+        yield
+    except Preempted as stopped:
+        if folder.state is not RunState.FINISHED:
+            tell(signal.Signals(stopped.number).name)
+        raise
 
 
 def environment_info(device: str = "cpu") -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,10 @@ from esper.config.root import Config
 from esper.devices import keep_freed_memory
 from esper.envs.twins import TwinCache
 from esper.members import Member, describe
-from esper.preemption import Preempted, StopSignals
+from esper.preemption import StopSignals
 from esper.progress import Stopwatch
 from esper.ranks import ALONE, Ranks
-from esper.runs import RunFolder, RunState, run_status
+from esper.runs import RunFolder, run_status, stop_told
 from esper.shortage import shortages
 from esper.start import Start, how_to_start
 from esper.telemetry.background import InBackground
@@ -68,7 +67,8 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
             try_own_controllers(laboratory, laboratory.config.evaluation.controllers)
             rehearse(laboratory, folder, start)
         config = laboratory.config  # with the mapping that was chosen
-        with _stop_said(config, folder, ranks), ExitStack() as mirrors, ExitStack() as own:
+        told = partial(_say_stopped, config, folder, ranks)
+        with stop_told(folder, told), ExitStack() as mirrors, ExitStack() as own:
             with signals.deferred():  # a folder that is claimed has a status
                 if ranks.is_first:
                     _claim(folder, start, config)
@@ -81,16 +81,10 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
             _run(laboratory, folder, start, signals, stopwatch, mirror)
 
 
-@contextmanager
-def _stop_said(config: Config, folder: RunFolder, ranks: Ranks) -> Iterator[None]:
-    """Say how a run goes on that was asked to stop."""
-    try:
-        yield
-    except Preempted as stopped:
-        if ranks.is_first and folder.state is not RunState.FINISHED:
-            name = signal.Signals(stopped.number).name
-            _say(config, [f"{name}: stopped; resume={folder.path} goes on with this run"])
-        raise
+def _say_stopped(config: Config, folder: RunFolder, ranks: Ranks, name: str) -> None:
+    """Say how a run goes on that a signal of this name has stopped."""
+    if ranks.is_first:
+        _say(config, [f"{name}: stopped; resume={folder.path} goes on with this run"])
 
 
 def _mirror(config: Config, folder: RunFolder, ranks: Ranks) -> AbstractContextManager[list[Logger]]:

@@ -11,7 +11,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -207,6 +207,8 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(ROOM))
     except OSError as error:
+        with suppress(OSError):  # it was there before, and other things are in it
+            folder.rmdir()
         raise RunError(
             f"cannot write to {folder} ({error.strerror}): choose another place with hydra.run.dir=<folder> "
             "(a sweep: hydra.sweep.dir=<folder>)"

@@ -124,6 +124,7 @@ def test_a_refusal_of_the_file_system_ends_in_one_line(
     assert (code, runs) == (1, [])
     assert err.startswith("error: cannot write to outputs/mine (Permission denied): choose another place")
     assert err.count("\n") == 1
+    assert not Path("outputs/mine").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to read-only folders")

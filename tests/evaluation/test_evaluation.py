@@ -23,6 +23,7 @@ from esper.config.root import Console
 from esper.config.wandb import WandbConfig, WandbMode
 from esper.evaluate import main
 from esper.evaluation import check, evaluate
+from esper.preemption import Preempted
 from esper.runs import RunState
 
 CONTROLLERS = ["never", "learned", "schedule_best", "random", "static_final"]
@@ -246,6 +247,24 @@ def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: E
     Path(parts[1]).write_text(json.dumps(record))
     with pytest.raises(ValueError, match=r"schedule_best/tuning\.json: its controls had 40 environment epochs each"):
         check(both)
+
+
+def test_an_evaluation_that_is_stopped_says_what_it_has_tuned(
+    config: EvaluateConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise Preempted(15)
+
+    monkeypatch.setattr("esper.evaluation._play", stop)
+    seen = replace(config, controllers=["schedule_best"], console=Console.plain)
+    with pytest.raises(Preempted):
+        evaluate(seen, tmp_path)
+    said = capsys.readouterr().out.splitlines()
+    kept = tmp_path / "tuning.json"
+    assert said[-1] == f"SIGTERM: stopped; the same command evaluates anew; tuning={kept} keeps what was tuned"
+    with pytest.raises(Preempted):
+        evaluate(replace(seen, controllers=["never"]), tmp_path / "untuned")
+    assert capsys.readouterr().out.splitlines()[-1] == "SIGTERM: stopped; the same command evaluates anew"
 
 
 def test_a_run_of_training_is_the_budget_of_tuning(config: EvaluateConfig, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from processes import run
 
 from esper import runs
 from esper.preemption import Preempted
-from esper.runs import RunCondition, RunFolder, RunFolderError, RunState, environment_info, run_status
+from esper.runs import RunCondition, RunFolder, RunFolderError, RunState, environment_info, run_status, stop_told
 
 
 def status(folder: RunFolder) -> dict[str, object]:
@@ -171,6 +171,17 @@ def test_the_commit_is_that_of_the_package_and_not_of_a_checkout_around_it(
     assert (info["git_sha"], info["git_dirty"]) == (git("rev-parse", "HEAD"), False)
     (tmp_path / "other.py").write_text("changed")
     assert environment_info()["git_dirty"] is True
+
+
+@pytest.mark.parametrize(("state", "told"), [(RunState.RUNNING, ["SIGTERM"]), (RunState.FINISHED, [])])
+def test_a_run_that_is_stopped_tells_by_which_signal_unless_it_had_finished(
+    tmp_path: Path, state: RunState, told: list[str]
+) -> None:
+    folder, heard = RunFolder(tmp_path), list[str]()
+    folder.status(state)
+    with pytest.raises(Preempted), stop_told(folder, heard.append):
+        raise Preempted(15)
+    assert heard == told
 
 
 # --------------------------------------------------------------------------------------------- before a run has begun

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -130,6 +132,16 @@ def test_other_files_are_refused_by_name(tmp_path: Path, laboratory: Laboratory,
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(path)
     assert "strange.pt" in str(caught.value)
+
+
+def test_of_a_foreign_pickle_nothing_is_said_but_the_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "strange.pt"
+    path.write_bytes(pickle.dumps(print))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(CheckpointError, match="not a checkpoint"):
+            load_checkpoint(path)
+    assert not warned
 
 
 @pytest.mark.parametrize("override", ["policy.lstm_dim=8", "observation.slot_probes=[]"])
