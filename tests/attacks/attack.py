@@ -8,13 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TINY = (
-    "+preset=smoke env.num_epochs=5 env.steps_per_epoch=1 env.mapping=matmul slots.min_training_epochs=1 "
-    "slots.min_cull_age=1 evaluation.controllers=[learned] evaluation.num_hosts=2 telemetry.plots=false "
+_SMALL = (
+    "env.num_epochs=5 env.steps_per_epoch=1 slots.min_training_epochs=1 slots.min_cull_age=1 task.max_samples=64 "
     "trainer.num_envs=2 trainer.num_iterations=1 instances.num_train=2 instances.num_held_out=2 "
-    "task.max_samples=64 ppo.num_minibatches=1 ppo.update_epochs=1"
+    "evaluation.controllers=[learned] evaluation.num_hosts=2 ppo.num_minibatches=1 ppo.update_epochs=1 "
+    "policy.encoder_dim=16 policy.lstm_dim=16 policy.head_dim=16 policy.value_dim=16 telemetry.plots=false"
 )
+TINY = f"+preset=smoke env.mapping=matmul {_SMALL}"
 """The smallest run that does everything; ``$tiny`` in an attack."""
+
+OWN = f"host=custom host.target=net:build host.slots=[stem,body] slots.num_slots=2 env.mapping=loop {_SMALL}"
+"""The same on a network of the user's, which the file ``net.py`` builds; ``$own`` in an attack."""
 
 MOST_LINES = 2
 """Lines on standard error that are still a message."""
@@ -111,18 +115,24 @@ def _left_badly(attack: Attack, outcome: Outcome) -> list[str]:
     new = below(outcome.folder) - outcome.before
     complaints = [f"left behind: {path}" for path in sorted(new) if path.endswith(".tmp")]
     if attack.runs is None:
-        return complaints + [f"made {path}" for path in sorted(new)]
+        return complaints + [f"made {path}" for path in sorted(new) if not _is_empty(outcome.folder / path)]
     for pattern, state in attack.runs.items():
         found = sorted(outcome.folder.glob(pattern))
         if not found:
             complaints.append(f"no run folder {pattern}")
         complaints += [f"{run.name} is {_state(run)}, not {state}" for run in found if _state(run) != state]
-    for run in {path.parent for path in outcome.folder.rglob("status.json")}:
+    spoilt = {outcome.folder / name for name in attack.files}
+    for run in {path.parent for path in outcome.folder.rglob("status.json") if path not in spoilt}:
         if _state(run) == "running" and "running" not in attack.runs.values():
             complaints.append(f"{run.name} still says that it is running")
         if (run / "result.json").exists() and _state(run) != "finished":
             complaints.append(f"{run.name} has a result but is {_state(run)}")
     return complaints
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether it is a folder for runs that has none."""
+    return path.name in ("outputs", "multirun") and path.is_dir() and not list(path.iterdir())
 
 
 def _state(run: Path) -> str | None:

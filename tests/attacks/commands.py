@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from processes import LIMIT, run, started
+from processes import LIMIT, hear_interrupts, run, started
 
-from tests.attacks.attack import TINY, Attack, Outcome, below
+from tests.attacks.attack import OWN, TINY, Attack, Outcome, below
 
 COMMANDS = ("python", "esper.train", "esper.evaluate", "esper.report", "esper.watch", "esper.dashboard")
 TOOLS = ("at", "terminal")
@@ -40,12 +40,14 @@ def commands(scratch: Path) -> Iterator[dict[str, str]]:
         "LANG": "C.UTF-8",
         "TERM": "xterm",
         "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": str(ROOT),
         "ESPER_CACHE_DIR": str(scratch / "cache"),
         "ESPER_INTERPRETER": str(path),
         "ESPER_PYTHON": str(binaries / "python"),
         "ESPER_REAL_PYTHON": sys.executable,
         "tiny": TINY,
+        "own": OWN,
     }
     order = [sys.executable, "-m", "tests.attacks.interpreter", str(path)]
     with started(order, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as server:
@@ -91,4 +93,5 @@ def carry_out(attack: Attack, environment: dict[str, str], folder: Path) -> Outc
 
 
 def _bash(command: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return run(["bash", "-c", command], env=environment, cwd=folder, stdin=subprocess.DEVNULL, errors="replace")
+    options = {"stdin": subprocess.DEVNULL, "preexec_fn": hear_interrupts, "errors": "replace"}
+    return run(["bash", "-c", command], env=environment, cwd=folder, **options)

@@ -13,7 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks import cases_command_line
+from tests.attacks import (
+    cases_checkpoints,
+    cases_command_line,
+    cases_configuration,
+    cases_data,
+    cases_devices,
+    cases_evaluate,
+    cases_folders,
+    cases_hosts,
+    cases_plugins,
+    cases_report_and_watch,
+    cases_shortages,
+    cases_signals,
+    cases_sweeps,
+    cases_terminal,
+)
 from tests.attacks.attack import Attack, handled_badly
 from tests.attacks.commands import carry_out, commands
 
@@ -22,7 +37,22 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are handed over by way of Linux's pidfd"),
 ]
 
-AREAS = (cases_command_line,)
+AREAS = (
+    cases_command_line,
+    cases_configuration,
+    cases_sweeps,
+    cases_folders,
+    cases_checkpoints,
+    cases_data,
+    cases_hosts,
+    cases_plugins,
+    cases_devices,
+    cases_terminal,
+    cases_signals,
+    cases_shortages,
+    cases_evaluate,
+    cases_report_and_watch,
+)
 ATTACKS = [
     pytest.param(attack, id=f"{area.__name__.rpartition('cases_')[2]}-{attack.name}".replace(" ", "_"))
     for area in AREAS
@@ -43,6 +73,6 @@ def test_an_attack_is_handled_well(attack: Attack, environment: dict[str, str], 
     assert not complaints, f"{attack.bash}\n{outcome.out[-2000:]}\n{outcome.err[-3000:]}"
 
 
-def test_names_tell_attacks_apart_and_there_are_enough() -> None:
+def test_names_tell_attacks_apart() -> None:
     names = [parameter.id for parameter in ATTACKS]
     assert len(names) == len(set(names))
