@@ -85,9 +85,7 @@ def check_builds(what: str, build: Build) -> Builds:
         check_alike(what, first, other)
     for name, parameter in named(first, "parameter").items():
         if any(named(other, "parameter")[name] is parameter for other in (again, *others)):
-            raise ValueError(
-                f"{what}: two builds share parameter {name!r}: let it make a new one each time it is called"
-            )
+            raise ValueError(f"{what}: two builds share parameter {name!r}: let every call make a new one")
     for kind in ("parameter", "buffer"):
         news = named(again, kind)
         for name, tensor in named(first, kind).items():
