@@ -11,6 +11,7 @@ from typing import Any
 
 from esper.config.errors import UsageError, refused
 from esper.config.growth import Mapping as HostMapping
+from esper.config.naming import DERIVED
 from esper.config.root import Config
 from esper.config.store import from_yaml, plain_yaml, to_plain
 from esper.runs import RunCondition, RunFolder
@@ -18,7 +19,7 @@ from esper.runs import RunCondition, RunFolder
 AUTO = "auto"
 MAPPING = "env.mapping"
 
-NOT_IDENTITY = ("name", "resume", "telemetry", "wandb")
+NOT_IDENTITY = ("name", "resume", "telemetry", "wandb", *DERIVED)
 """Keys that do not change what a run computes: configurations that differ in nothing else are the same."""
 
 FREE = (*NOT_IDENTITY, "devices", "num_threads", "evaluation", "trainer.num_iterations", "trainer.checkpoint_every")

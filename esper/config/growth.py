@@ -233,6 +233,11 @@ class ObservationConfig:
     contribution_decay: float = 0.995
     """Freshness of a measured contribution that is left after each epoch since; it falls with counterfactual.every > 1
     only."""
+    num_features: int | None = None
+    """Width of an observation, which slots and probes decide; null = that, and another number is refused."""
+    num_blueprints: int | None = None
+    """Blueprints that an observation can name, built in and of plugins; null = as many as there are, and another number
+    is refused."""
 
     def __post_init__(self) -> None:
         if self.slot_probes:

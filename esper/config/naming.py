@@ -13,6 +13,9 @@ from typing import Any
 NOT_COUNTED = ("name", "resume", "telemetry", "wandb", "console", "devices", "num_threads")
 """Keys and sections in which the same run may differ: a sweep goes on where, and watched as, one likes."""
 
+DERIVED = ("observation.num_features", "observation.num_blueprints")
+"""Keys that follow from others and are there to be seen: no two configurations differ in them alone."""
+
 MAX_LABEL = 80
 """Letters of a job's folder that say what is swept."""
 
@@ -40,6 +43,9 @@ def as_typed(value: object) -> str:
 def configuration_letters(plain: Mapping[str, Any], words: Sequence[str] = ()) -> str:
     """Eight letters that stand for a configuration of plain values, and for words that it does not show."""
     counted = {key: value for key, value in plain.items() if key not in NOT_COUNTED}
+    for section, _, name in (key.partition(".") for key in DERIVED):
+        if section in counted:
+            counted[section] = {key: value for key, value in counted[section].items() if key != name}
     return letters([json.dumps(counted, sort_keys=True), *sorted(words)])
 
 

@@ -41,6 +41,11 @@ def preflight(config: Config) -> None:
     reward_family(config.reward.family)
     for probe in config.observation.slot_probes:
         known("observation.slot_probes", probe, PROBE_NAMES)
+    if config.observation.num_blueprints != len(blueprint_ids()):
+        raise ValueError(
+            f"observation.num_blueprints must be {len(blueprint_ids())} ({', '.join(blueprint_ids())}), got "
+            f"{config.observation.num_blueprints}: leave it out, or name in plugins what registers the others"
+        )
     for controller in config.evaluation.controllers:
         known("evaluation.controllers", controller, CONTROLLERS)
         if controller in AFTER_TRAINING:

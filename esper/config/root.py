@@ -221,6 +221,25 @@ class Config:
             self.instances.families = self.host.families()
         if self.trainer.num_steps is None:
             self.trainer.num_steps = self.env.num_epochs
+        self._derive_dimensions()
+
+    def _derive_dimensions(self) -> None:
+        """Make the configuration say how wide observations are, and refuse one that says otherwise."""
+        # Imported here: it builds on much that help and most errors of use must not wait for.
+        from esper.blueprints import blueprint_ids
+        from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, num_features
+
+        seen, num_slots, num_probes = self.observation, self.slots.num_slots, len(self.observation.slot_probes)
+        width = num_features(num_slots, num_probes)
+        if seen.num_features not in (None, width):
+            raise ValueError(
+                f"observation.num_features must be {width}, which is {NUM_BASE_FEATURES} and "
+                f"{NUM_SLOT_FEATURES + num_probes} for each of slots.num_slots={num_slots}, got {seen.num_features}: "
+                "leave it out"
+            )
+        seen.num_features = width
+        if seen.num_blueprints is None:  # otherwise preflight compares, once everything is registered
+            seen.num_blueprints = len(blueprint_ids())
 
     def _check_learning(self) -> None:
         at_most("ppo.num_minibatches", self.ppo.num_minibatches, "trainer.num_envs", self.trainer.num_envs)

@@ -32,6 +32,7 @@ Schema = TypeVar("Schema")
 
 VERSION_BASE = "1.3"
 CONFIG_NAME = "config"
+WIDTH = "observation.num_features"
 
 # Once per process, so that the folder that was checked before a run is the folder that the run gets.
 # The letters behind it set apart what starts in the same second.
@@ -144,6 +145,8 @@ def from_yaml(text: str, schema: type[Schema]) -> Schema:
 def _over(schema: type[Schema], text: str) -> DictConfig:
     """A schema, the host's that of its family, with what :func:`to_yaml` wrote."""
     root, said = OmegaConf.structured(schema), _read(text)
+    if OmegaConf.select(said, WIDTH) is not None:  # of the keys as they are now: words may change them
+        OmegaConf.update(said, WIDTH, None)
     family = OmegaConf.select(said, "host.name")
     if family in HOST_SCHEMAS:
         root.host = OmegaConf.structured(HOST_SCHEMAS[family])

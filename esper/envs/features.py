@@ -15,7 +15,6 @@ from torch import Tensor
 from esper.actions import OP_NAMES
 from esper.envs.history import HISTORY
 from esper.lifecycle import STAGE_NAMES
-from esper.population.probes import PROBE_NAMES, chosen_probes
 
 BOUND = 2.0
 """No feature leaves [-2, 2]."""
@@ -104,8 +103,6 @@ GERMINATED module is in TRAINING when it is next seen: gate G1 is faced at the e
 parameters that are not finite keep it back.
 """
 
-_PROBE: dict[str, _Row] = {name: _value(name, -BOUND, BOUND) for name in PROBE_NAMES}
-
 NUM_BASE_FEATURES = len(_BASE)
 NUM_SLOT_FEATURES = len(_SLOT)
 BASE_INDEX: dict[str, int] = {row[0]: index for index, row in enumerate(_BASE)}
@@ -129,8 +126,11 @@ def feature_table(num_slots: int, probes: Sequence[str] = ()) -> tuple[Feature, 
     Raises:
         ValueError: an unknown probe.
     """
+    # Imported here: configuration asks for widths, and must not wait for all that measures.
+    from esper.population.probes import chosen_probes
+
     rows = list(_BASE)
-    for block in (_SLOT, [_PROBE[name] for name in chosen_probes(probes)]):
+    for block in (_SLOT, [_value(name, -BOUND, BOUND) for name in chosen_probes(probes)]):
         rows += [(f"slot{slot}.{row[0]}", *row[1:]) for slot in range(num_slots) for row in block]
     return tuple(
         Feature(name=name, index=index, low=low, high=high, continuous=continuous)

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from esper.config import naming
 from esper.report.folders import Run
 from esper.runs import RunState
 
-IGNORED = frozenset({"seed", "name", "devices", "num_threads", "resume", "env.mapping", "trainer.checkpoint_every"})
+IGNORED = frozenset(
+    {"seed", "name", "devices", "num_threads", "resume", "env.mapping", "trainer.checkpoint_every", *naming.DERIVED}
+)
 IGNORED_SECTIONS = ("telemetry.", "wandb.", "checkpoint.", "evaluation.controllers")
 """Keys in which runs of one configuration may differ: where and how they ran, and what they kept of it."""
 

@@ -7,13 +7,19 @@ import json
 from typing import Any
 
 from esper.config import to_plain
+from esper.config.naming import DERIVED
 from esper.config.root import Config
 
 SECTIONS = ("task", "host", "instances", "env", "slots", "observation", "counterfactual", "reward", "amp", "plugins")
 """What hosts are, and what they are worth, depends on these."""
 
-FREE = {"instances": ("num_held_out", "held_out_families"), "env": ("mapping",)}
-"""Keys in which runs of one experiment may differ: training does not depend on them, or only up to rounding."""
+FREE = {
+    "instances": ("num_held_out", "held_out_families"),
+    "env": ("mapping",),
+    "observation": tuple(key.partition(".")[2] for key in DERIVED),
+}
+"""Keys in which runs of one experiment may differ: training does not depend on them, or only up to rounding, or they
+follow from others."""
 
 
 def experiment_sections(config: Config) -> dict[str, Any]:

@@ -157,6 +157,8 @@ ELSEWHERE = {
     "checkpoint.path": "tests/trainer/test_transfer.py",
     "checkpoint.partial": "tests/trainer/test_transfer.py",
     "policy.compile": "tests/policy",
+    "observation.num_features": "tests/config/test_derived.py: follows from other fields; another number is refused",
+    "observation.num_blueprints": "tests/config/test_derived.py: follows from what is registered; another is refused",
     "task.root": "tests/tasks/test_published.py, test_text.py: only some tasks have files",
     "task.url": "tests/tasks/test_published.py, test_text.py: only some tasks are downloaded",
     "task.verify": "tests/tasks/test_as_published.py: only other data than the published shows it",

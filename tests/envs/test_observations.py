@@ -13,7 +13,6 @@ from torch import Tensor
 
 from esper.actions import Op
 from esper.envs.features import (
-    PROBE_NAMES,
     SLOT_INDEX,
     Feature,
     continuous_features,
@@ -23,6 +22,7 @@ from esper.envs.features import (
 from esper.envs.history import HostHistory
 from esper.envs.observations import observe
 from esper.lifecycle import AlphaMode, SlotState, Stage
+from esper.population.probes import PROBE_NAMES
 
 NAN, INF = float("nan"), float("inf")
 NUM_EPOCHS = 20
