@@ -91,8 +91,10 @@ def how_to_start(folder: RunFolder, config: Config) -> Start:
         return Start(config=replace(config, resume=None), source=_source(config))
     config = require_continuable(folder, config)
     path = folder.last_checkpoint
-    record = load_checkpoint(path) if path.exists() else None
-    if record is not None:
+    record = load_checkpoint(path) if path.exists() or path.is_symlink() else None
+    if record is None:
+        _require_none_lost(folder)
+    else:
         if "training" not in record:
             raise CheckpointError(f"{path} holds a policy only, no state of training to go on from")
         foreign = differences(to_plain(config_of(record, path)), config, FREE)
@@ -102,6 +104,16 @@ def how_to_start(folder: RunFolder, config: Config) -> Start:
     finished = done and folder.state is RunState.FINISHED
     source = None if record is not None or finished else _source(config)
     return Start(config=config, reopens=True, finished=finished, record=record, source=source)
+
+
+def _require_none_lost(folder: RunFolder) -> None:
+    """Refuse to begin again where a run has gone on for long, and only what it goes on from is gone."""
+    kept = sorted(folder.checkpoints.glob("iteration-*.pt"))
+    if len(kept) > 1:  # a run that is killed while it writes its first checkpoint may leave one without the other
+        raise CheckpointError(
+            f"{folder.last_checkpoint} is gone, which the run would go on from: bring it back, or start a new run from "
+            f"the policy of {kept[-1].name} with checkpoint.path={kept[-1]}"
+        )
 
 
 def _source(config: Config) -> dict[str, Any] | None:

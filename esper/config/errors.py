@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
+    ConfigTypeError,
     GrammarParseError,
     InterpolationResolutionError,
     OmegaConfBaseException,
@@ -50,6 +51,7 @@ _SHAPES = {
 _SECTION = re.compile(
     r"(?:Merge error|Invalid type assigned): \w+ is not a subclass of (?P<section>\w+)\. value: (?P<value>.*)"
 )
+_TWICE = re.compile(r"Multiple values for (?P<group>\S+)\. .*'override \S+: (?P<name>\S+)'")
 _TEXT = re.compile(r"Cannot convert '.*' to string: '(?P<value>.*)'")
 _MERGING = "Error merging override "
 _CHOICE = re.compile(r"Invalid value '(?P<value>.*)', expected one of \[(?P<choices>.*)\]")
@@ -93,7 +95,9 @@ def explain(error: BaseException, schema: type) -> str:
         if isinstance(cause, (ConfigKeyError, ConfigAttributeError)) and cause.full_key:
             return unknown_key(cause.full_key, schema, cause.object_type)
         if isinstance(cause, ValidationError) and (match := _SECTION.search(str(cause))):
-            return _no_section(match, schema)
+            return _no_section(match, schema, cause.full_key)
+        if isinstance(cause, ConfigTypeError) and "Cannot merge DictConfig with ListConfig" in str(cause):
+            return f"{cause.full_key} is a section and must have keys, got a list"
         if isinstance(cause, ValidationError) and cause.full_key:
             return _bad_value(cause.full_key, _lines(cause)[0], _lines(error))
         if isinstance(cause, OverrideParseException):
@@ -107,6 +111,8 @@ def explain(error: BaseException, schema: type) -> str:
         if isinstance(cause, OmegaConfBaseException) and cause is not error:
             return "; ".join([*_lines(error), *_lines(cause)])
     lines = _lines(error) or [type(error).__name__]
+    if match := _TWICE.match(lines[0]):
+        return f"{match['group']} is named twice: say it once, as {match['group']}={match['name']} or the other"
     for group in HIDDEN_GROUPS:
         if f"Could not override '{group}'" in lines[0]:
             return f"{group} is added with a plus: +{group}=<name>"
@@ -184,14 +190,14 @@ def _bad_value(key: str, message: str, context: list[str]) -> str:
     return f"{key}{joint}{message}" + (f" (in {override})" if override else "")
 
 
-def _no_section(match: re.Match[str], schema: type) -> str:
+def _no_section(match: re.Match[str], schema: type, key: str | None) -> str:
     root = OmegaConf.structured(schema)
     named = [
         key for key in map(str, root) if getattr(OmegaConf.get_type(root, key), "__name__", "") == match["section"]
     ]
-    key = named[0] if named else "host"  # its class depends on a choice
-    keys = ", ".join(map(str, root[key])) if named else "its own"
-    return f"{key} is a section and must have keys ({keys}), got {match['value']}"
+    if not named:  # a host, whose class depends on a choice, or an entry of a dictionary
+        return f"{key or 'host'} is a section and must have keys of its own, got {match['value']}"
+    return f"{named[0]} is a section and must have keys ({', '.join(map(str, root[named[0]]))}), got {match['value']}"
 
 
 def unknown_key(key: str, schema: type, section: type | None = None) -> str:

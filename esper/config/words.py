@@ -34,11 +34,12 @@ def readable_by_hydra(words: Sequence[str], schema: type, *, sweeps: bool) -> li
         sweeps: whether a comma separates the values of a sweep.
 
     Raises:
-        UsageError: what is typed may mean two things; shows how to say each.
+        UsageError: what is typed may mean two things; shows how to say each. Or it takes out what must be there.
     """
     texts, lists = _keys(schema)
     found = []
     for word in words:
+        _check_key(word, schema)
         match = _WORD.fullmatch(word)
         key = match["key"].lstrip("+") if match else ""
         if match is None or key not in texts | lists:
@@ -53,6 +54,31 @@ def quoted(text: str) -> str:
     """Text in quotes of Hydra's, inside of which ``${…}`` keeps its meaning."""
     # A backslash counts only before a quote, where it must be doubled.
     return "'" + re.sub(r"(\\*)'", r"\1\1\\'", re.sub(r"(\\+)$", r"\1\1", text)) + "'"
+
+
+def _check_key(word: str, schema: type) -> None:
+    """Refuse a word without a key, and one that takes out a key of the schema: every key has a value."""
+    if word.startswith("="):
+        raise UsageError(f"cannot read {word!r}: no key before the equals sign; say key=value")
+    key = word[1:].partition("=")[0]
+    if word.startswith("~") and key in _all_keys(schema):
+        raise UsageError(f"{word}: {key} cannot be taken out, it has a value always; say {key}=<value>")
+
+
+@cache
+def _all_keys(schema: type) -> frozenset[str]:
+    """Every key and section, but entries of dictionaries, which come and go."""
+
+    def keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
+        for name in map(str, node):
+            yield f"{prefix}{name}"
+            child = node._get_node(name)
+            if isinstance(child, DictConfig) and not child._is_missing() and OmegaConf.get_type(child) is not dict:
+                yield from keys(child, f"{prefix}{name}.")
+
+    root = OmegaConf.structured(schema)
+    hosts = HOST_SCHEMAS.values() if "host" in root else ()
+    return frozenset(keys(root)).union(*(keys(OmegaConf.structured(host), "host.") for host in hosts))
 
 
 @cache

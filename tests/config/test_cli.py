@@ -54,6 +54,14 @@ Outcome = tuple[int, str, list[tuple[Config, Path]]]
         (["seed=???"], "no value for seed: say seed=<value>"),
         (["trainer.num_envs"], "cannot read 'trainer.num_envs': missing EQUAL at '<EOF>'; say key=value"),
         (["seed=1,2"], "3. To sweep over it, add --multirun to your command line"),
+        (["=3"], "cannot read '=3': no key before the equals sign; say key=value"),
+        (["~ppo.lr"], "~ppo.lr: ppo.lr cannot be taken out, it has a value always; say ppo.lr=<value>"),
+        (["~seed"], "~seed: seed cannot be taken out, it has a value always; say seed=<value>"),
+        (["~task=digits"], "~task=digits: task cannot be taken out, it has a value always; say task=<value>"),
+        (["~host.widths"], "~host.widths: host.widths cannot be taken out"),
+        (["ppo=[1]"], "ppo is a section and must have keys, got a list"),
+        (["+evaluation.schedule={a: 3}"], "evaluation.schedule.a is a section and must have keys of its own, got 3"),
+        (["+preset=smoke", "+preset=digits"], "preset is named twice: say it once, as preset=digits or the other"),
         (["seed=13"], "seed must not be 13"),
         (["-m", "seed=13,13"], "seed must not be 13"),
         (["-m", "seed=1,2", "ppo.lr=fast"], "ppo.lr must be a number, got 'fast'"),
@@ -72,6 +80,11 @@ def test_errors_of_use_are_one_line_and_leave_nothing(
     assert err.count("\n") == 1
     assert runs == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_entries_of_dictionaries_can_be_taken_out(esper: Callable[..., Outcome]) -> None:
+    _, _, [(config, _)] = esper("+preset=smoke", "~instances.families.starved_0")
+    assert "starved_0" not in config.instances.families
 
 
 def test_a_run_gets_its_configuration_and_its_folder(esper: Callable[..., Outcome], tmp_path: Path) -> None:

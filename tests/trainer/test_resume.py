@@ -289,6 +289,15 @@ def policy_only(run_dir: Path) -> None:
     shutil.copy(run_dir / "checkpoints" / "best.pt", run_dir / "checkpoints" / "last.pt")
 
 
+def gone(run_dir: Path) -> None:
+    (run_dir / "checkpoints" / "last.pt").unlink()
+
+
+def dangling(run_dir: Path) -> None:
+    gone(run_dir)
+    (run_dir / "checkpoints" / "last.pt").symlink_to("nowhere")
+
+
 def change_config(run_dir: Path, before: str, after: str) -> None:
     text = (run_dir / "config.yaml").read_text()
     assert before in text
@@ -314,6 +323,8 @@ def cut_metrics(run_dir: Path) -> None:
         (truncated, "last.pt is truncated or not a checkpoint"),
         (foreign, "last.pt is not an Esper checkpoint"),
         (policy_only, "holds a policy only, no state of training"),
+        (gone, "last.pt is gone, which the run would go on from: bring it back, or start a new run from the policy of"),
+        (dangling, "no checkpoint at .*last.pt"),
         (other_slot_count, "is of another run: it has slots.num_slots=3, not 2"),
         (other_probes, "is of another run: it has observation.slot_probes="),
         (cut_metrics, "metrics.jsonl has 0 bytes, but its checkpoint was written after"),
