@@ -69,7 +69,7 @@ class ParameterLayout:
         pieces = torch.split(flat, list(self.sizes), dim=-1) if self.sizes else ()
         leading = flat.shape[:-1]
         return {
-            name: piece.reshape(*leading, *shape)
+            name: piece.reshape((*leading, *shape))
             for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)
         }
 

@@ -16,12 +16,13 @@ from esper.blueprints import BLUEPRINTS
 from esper.build import build_laboratory
 from esper.config import compose
 from esper.hosts import SegmentedHost
-from esper.population import MAPPINGS, calibration, contest
+from esper.population import MAPPINGS, build_mapping, calibration, contest
 from esper.population.calibration import cache_file, choose_mapping, require_mapping
 from esper.population.contest import hold_contest
 from esper.population.mapping import COMPILED_MAPPINGS
 from esper.population.trial import try_out, why_not
 from esper.population.workload import Workload
+from esper.rng import generator
 from tests.population.growing import digits_host
 from tests.population.test_calibration import folder, workload  # noqa: F401 (a fixture)
 
@@ -91,6 +92,21 @@ class Axis(nn.Module):
     def initialise(self, generator: torch.Generator) -> None: ...
 
 
+class Scalar(nn.Module):
+    """A parameter with fewer axes than a sample has, which meets the right ones in one copy and not in a stack."""
+
+    def __init__(self, channels: int, shape: tuple[int, ...] = (1,)) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 1)
+        self.scale = nn.Parameter(torch.ones(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.scale * self.conv(x)
+        return result
+
+    def initialise(self, generator: torch.Generator) -> None: ...
+
+
 def plain(layer: Callable[[int], nn.Module]) -> Callable[[int], nn.Module]:
     return lambda channels: nn.Sequential(nn.Conv2d(channels, channels, 1), layer(channels))
 
@@ -112,6 +128,13 @@ BODIES: dict[str, tuple[Callable[[int], nn.Module], set[str], str]] = {
         "padding_mode='circular'",
     ),
     "an axis of samples": (Axis, {"loop", "vmap"}, "has an axis of samples"),
+    "one number as a list": (Scalar, {"loop", "vmap"}, "a parameter has fewer axes than the features it meets"),
+    "one number": (lambda channels: Scalar(channels, ()), {"loop", "vmap"}, "'scale' has no axis of channels"),
+    "a row of pixels": (
+        lambda channels: Scalar(channels, (1, 1)),
+        {"loop", "vmap"},
+        "a parameter has fewer axes than the features it meets",
+    ),
     "a branch on values": (Branching, {"loop"}, ""),
     "no way back": (NoWayBack, set(), "no way back"),
     "one size alone": (Sized, set(), "IndexError: too small"),
@@ -153,6 +176,27 @@ def test_a_mapping_that_is_named_runs_or_is_refused_with_those_that_do(
         if able
         else f"neither can {', '.join(name for name in MAPPINGS if name != mapping)}"
     )
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (4,), (4, 1, 1), (4, 4), (4, 4, 4)])
+def test_a_parameter_of_any_shape_meets_what_it_meets_in_the_loop_or_is_refused(
+    mapping: str, shape: tuple[int, ...]
+) -> None:
+    """Where there are as many rows as channels, rows and columns: nothing would fail by itself."""
+    module = Scalar(4, shape)
+    values = torch.randn(4, sum(parameter.numel() for parameter in module.parameters()), generator=generator("values"))
+    x = torch.randn(4, 4, 4, 4, 4, generator=generator("features"))
+    results = []
+    for name in ("loop", mapping):
+        stack = build_mapping(name)
+        try:
+            results.append(stack.unpack(stack.call(stack.prepare(module), values, stack.pack(x))))
+        except ValueError:
+            assert mapping in ("grouped", "matmul")
+            assert len(shape) < 3
+            return
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, (_, able, _) in BODIES.items() if len(able) < len(MAPPINGS)])

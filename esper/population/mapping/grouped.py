@@ -144,8 +144,8 @@ FORMS = Forms(
         nn.MaxPool2d: _pool,
         nn.AdaptiveAvgPool2d: _pool,
     },
-    # [R, C, 1, 1] broadcasts against [B, R*C, H, W] as [R*C, 1, 1].
-    parameter=lambda parameter: parameter.flatten(0, 1),
+    # [R, C, 1, 1] broadcasts against [B, R*C, H, W] as [1, R*C, 1, 1].
+    parameter=lambda parameter: parameter.flatten(0, 1).unsqueeze(0),
     spatial_mean=lambda x: x.mean((2, 3), keepdim=True),
     operand=_fan_out,
 )

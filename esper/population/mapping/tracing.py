@@ -42,6 +42,8 @@ ELEMENTWISE_FUNCTIONS = frozenset(
 )
 ELEMENTWISE_METHODS = frozenset({"relu", "sigmoid", "tanh"})
 
+HINT = "use env.mapping=vmap or env.mapping=loop"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
@@ -50,7 +52,7 @@ class Forms:
     Attributes:
         mapping: its name, for messages.
         layers: form of each kind of layer that does more than act on elements.
-        parameter: a parameter ``[R, ...]`` used directly, as it broadcasts against features.
+        parameter: a parameter ``[R, ...]`` used directly, as it broadcasts against features, with as many axes.
         spatial_mean: ``x.mean((2, 3), keepdim=True)`` of every row.
         operand: what an elementwise function gets for a value.
     """
@@ -117,7 +119,14 @@ def elementwise(function: Callable[..., Tensor], arguments: Sequence[Step], oper
     """A step that applies a function as it is."""
 
     def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
-        return function(*(operand(argument(values, parameters, num_rows)) for argument in arguments))
+        operands = [operand(argument(values, parameters, num_rows)) for argument in arguments]
+        if len({value.dim() for value in operands if isinstance(value, Tensor)}) > 1:
+            # Axes meet from the last one on: rows would meet channels or pixels, and where there are as many, silently.
+            raise ValueError(
+                "a parameter has fewer axes than the features it meets; write it with one for each of a sample's, such "
+                f"as [C, 1, 1], or {HINT}"
+            )
+        return function(*operands)
 
     return step
 
@@ -132,12 +141,13 @@ def _fetch(argument: Any, names: dict[fx.Node, str]) -> Step:
 
 def _check_parameter(name: str, forms: Forms, parameters: dict[str, nn.Parameter]) -> None:
     """Refuse what is no parameter, and one that would not broadcast against the samples of all rows."""
-    hint = "use env.mapping=vmap or env.mapping=loop"
     if name not in parameters:
-        raise ValueError(f"the {forms.mapping} mapping has no form of {name!r}, which is no parameter; {hint}")
+        raise ValueError(f"the {forms.mapping} mapping has no form of {name!r}, which is no parameter; {HINT}")
     shape = tuple(parameters[name].shape)
+    if not shape:
+        raise ValueError(f"the {forms.mapping} mapping: {name!r} has no axis of channels; {HINT}")
     if len(shape) > 2 and shape[0] == 1 and max(shape) > 1:
-        raise ValueError(f"the {forms.mapping} mapping: {name!r} {list(shape)} has an axis of samples; {hint}")
+        raise ValueError(f"the {forms.mapping} mapping: {name!r} {list(shape)} has an axis of samples; {HINT}")
 
 
 def _step(
