@@ -20,7 +20,7 @@ def of_done(name: str, words: str, says: str, **more: Any) -> Attack:
 ATTACKS = [
     judged("no checkpoint", "", "no value for checkpoint: say checkpoint=<value>"),
     judged("checkpoint nowhere", "checkpoint=nowhere", "no checkpoint at nowhere"),
-    judged("checkpoint is a number", "checkpoint=3", "checkpoint must be a path or a list of paths, got 3"),
+    judged("checkpoint is a number", "checkpoint=3", "no checkpoint at 3"),
     judged("list of no checkpoints", "'checkpoint=[]'", "checkpoint must not be empty"),
     judged("one checkpoint twice", "'checkpoint=[outputs/done,outputs/done]'", "names outputs/done more than once"),
     judged("an evaluation for a checkpoint", "checkpoint=outputs/judged", "no checkpoint at outputs/judged"),

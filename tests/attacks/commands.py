@@ -19,6 +19,7 @@ TOOLS = ("at", "terminal")
 RUNS = {
     "done": "esper.train $tiny name=done",
     "stopped": "at 'iter 1' TERM -- esper.train $tiny name=stopped trainer.num_iterations=3",
+    "longer": "at 'iter 2' TERM -- esper.train $tiny name=longer trainer.num_iterations=3",
     "judged": "esper.evaluate checkpoint=outputs/done 'controllers=[learned,never]' num_hosts=2 name=judged",
 }
 """Runs that attacks may be given in ``outputs/``, and how they came to be."""
