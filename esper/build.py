@@ -11,6 +11,7 @@ from torch import Tensor
 from esper.actions import HEADS
 from esper.blueprints import blueprint_ids, compatible
 from esper.blueprints.contract import check_blueprints, users_blueprints
+from esper.compiler import try_compiler
 from esper.config.growth import IsolateUntil, Mapping
 from esper.config.learning import PPOConfig
 from esper.config.root import Config, ScheduleStep
@@ -274,6 +275,19 @@ def compile_lines(config: Config, device: torch.device, *, learns: bool = True) 
         f"{key} on a CPU: compiling takes a minute or more and seldom makes the rest faster; {other} starts at once"
         for key, other in slow.items()
     ]
+
+
+def require_compiler(config: Config, device: torch.device) -> None:
+    """See to it that a policy which is to be compiled can be; a mapping has shown it when it was chosen.
+
+    Raises:
+        ValueError: it cannot be on this device.
+    """
+    if config.policy.compile:
+        try:
+            try_compiler(device)
+        except ValueError as error:
+            raise ValueError(f"policy.compile=true: {error}; policy.compile=false runs without") from error
 
 
 def _choose(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from esper.build import Laboratory, build_laboratory, compile_lines
+from esper.build import Laboratory, build_laboratory, compile_lines, require_compiler
 from esper.closing import closing_report
 from esper.comparison import compare, try_own_controllers
 from esper.config import summary, to_plain, to_yaml
@@ -64,6 +64,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
                 return
             start.set_threads(ranks)
             laboratory = build_laboratory(start.config, ranks)
+            require_compiler(laboratory.config, laboratory.device)
             try_own_controllers(laboratory, laboratory.config.evaluation.controllers)
             rehearse(laboratory, folder, start)
         config = laboratory.config  # with the mapping that was chosen

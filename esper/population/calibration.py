@@ -24,7 +24,6 @@ from esper.hosts import CustomHost, Place
 from esper.population.contest import Timings, hold_contest
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
-from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.trial import why_not
 from esper.population.workload import Workload
 
@@ -105,7 +104,7 @@ def require_mapping(workload: Workload, name: str) -> Choice:
         if _is_ours(workload):
             _able.add(tried)
         return Choice(mapping=name)
-    others = {other: why_not(workload, other) for other in MAPPINGS if other != name.removesuffix(COMPILED_SUFFIX)}
+    others = {other: why_not(workload, other) for other in MAPPINGS if other != name}
     able = [other for other, refused in others.items() if refused is None]
     way_out = f"choose {' or '.join(able)}, or auto" if able else f"neither can {', '.join(others)}"
     raise ValueError(f"env.mapping={name} cannot run this host and its blueprints: {why}; {way_out}")

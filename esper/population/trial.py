@@ -14,8 +14,9 @@ import torch
 
 from esper.actions import BlendAlgorithm
 from esper.blueprints import blueprint_ids
+from esper.compiler import try_compiler
 from esper.population.counterfactuals import Samples, valuate
-from esper.population.mapping import build_mapping
+from esper.population.mapping import build_mapping, stacked
 from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.population import Population
 from esper.population.probes import PROBE_NAMES
@@ -37,11 +38,14 @@ def try_out(workload: Workload, name: str) -> None:
     """Run a mapping on a run's hosts: bare, and with each blueprint in each slot that it fits; leaves no trace.
 
     Training with every flow of gradients that a module can have, incubation, slot probes, and validation with all
-    counterfactual passes. A compiled mapping is tried as it is before compilation, which takes up to a minute.
+    counterfactual passes. A compiled mapping is tried as it is before compilation, which takes up to a minute, and
+    whether there is a compiler at all.
 
     Raises:
         ValueError: it cannot run them. One line: why, and where, if one blueprint or the host itself is the cause.
     """
+    if name.endswith(COMPILED_SUFFIX):
+        try_compiler(workload.device, stacked.BACKEND)
     name = name.removesuffix(COMPILED_SUFFIX)
     try:
         with global_streams():

@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from esper.actions import Blueprint
 from esper.blueprints import BLUEPRINTS
 from esper.build import build_laboratory
-from esper.config import compose
+from esper.config import UsageError, compose
 from esper.hosts import SegmentedHost
 from esper.population import MAPPINGS, build_mapping, calibration, contest
 from esper.population.calibration import cache_file, choose_mapping, require_mapping
 from esper.population.contest import hold_contest
-from esper.population.mapping import COMPILED_MAPPINGS
+from esper.population.mapping import COMPILED_MAPPINGS, stacked
 from esper.population.trial import try_out, why_not
 from esper.population.workload import Workload
 from esper.rng import generator
+from esper.training_run import train
 from tests.population.growing import digits_host
 from tests.population.test_calibration import folder, workload  # noqa: F401 (a fixture)
 
@@ -267,10 +268,39 @@ def test_every_blueprint_is_tried_in_every_slot_that_it_fits_developing_and_acti
     assert seen == wanted
 
 
-def test_a_compiled_mapping_is_tried_as_it_is_before_compilation() -> None:
+def test_a_compiled_mapping_is_tried_as_it_is_before_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked, "BACKEND", "aot_eager")
     for name in COMPILED_MAPPINGS:
         assert why_not(workload(), name) is None
     assert "no form of layer" in (why_not(workload(softmax_host()), "matmul_compiled") or "")
+
+
+def test_a_machine_without_a_compiler_refuses_what_is_compiled_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In one line, with what runs without it."""
+
+    def compiles(graph: object, inputs: object) -> object:
+        raise RuntimeError("\nno compiler here\nSet TORCH_LOGS to learn more")
+
+    monkeypatch.setattr(stacked, "BACKEND", compiles)
+    with pytest.raises(ValueError, match=r"^env\.mapping=matmul_compiled cannot run") as refusal:
+        require_mapping(workload(), "matmul_compiled")
+    assert "torch.compile cannot make machine code here (" in str(refusal.value)
+    assert "no compiler here" in str(refusal.value)
+    assert str(refusal.value).endswith("; choose loop or vmap or grouped or matmul, or auto")
+
+    def broken(*call: object, **options: object) -> object:
+        raise RuntimeError("\nno compiler here\nSet TORCH_LOGS to learn more")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.raises(UsageError) as refusal:
+        train(compose("+preset=smoke", "env.mapping=loop", "policy.compile=true"), tmp_path / "run")
+    assert str(refusal.value) == (
+        "policy.compile=true: torch.compile cannot make machine code here (no compiler here); "
+        "policy.compile=false runs without"
+    )
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_trial_leaves_no_trace() -> None:
