@@ -16,6 +16,7 @@ from esper.actions import OP_NAMES, OP_WAIT
 from esper.build import Laboratory
 from esper.config.errors import RunError
 from esper.controllers import CONTROLLERS, TUNED, Controller, ControllerContext, Static, Tuning, build_controller
+from esper.controllers.guarded import decide, start_anew
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.observations import Observation
@@ -112,7 +113,7 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
     ops, timelines = OpCounts(), TimelineRecorder()
     for epoch in range(env.num_epochs):
         progress(epoch, env.num_epochs)
-        actions = controller.act(env.view(observation))
+        actions = decide(controller, env.view(observation))
         result = env.step(actions)
         ops.add(observation, actions, result.applied.success)
         timelines.add(env, actions, result)
@@ -138,7 +139,7 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
 def _start(controller: Controller, env: GrowthEnv, which: Tensor) -> Observation:
     """Begin the episodes of some environments, ``which: bool [E]``; a static network has its modules at once."""
     observation = env.reset(which)
-    controller.reset(which)
+    start_anew(controller, which)
     if isinstance(controller, Static):
         observation = env.plant({number: controller.modules[number] for number in which.nonzero().flatten().tolist()})
     return observation

@@ -176,7 +176,7 @@ def evaluate(config: EvaluateConfig, run_dir: Path, ranks: Ranks = ALONE) -> Non
     Raises:
         UsageError: a checkpoint, a tuning or a name cannot be used.
         NeverGrewError: a control that is there to grow did not.
-        RunError: the disk or the memory is full; the message says what to change.
+        RunError: the disk or the memory is full, or a user's own code fails; the message says what to change.
         Preempted: a signal asked the evaluation to end.
         PeerLost: another rank has ended.
     """

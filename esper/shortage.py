@@ -1,4 +1,5 @@
-"""A disk that is full and memory that is not there: said in one line, with what to change and how to go on."""
+"""What ends a run for no fault of Esper's, said in one line with how to go on: a full disk, memory that is not there, a
+user's own code."""
 
 from __future__ import annotations
 
@@ -12,6 +13,10 @@ from esper.config.errors import RunError
 from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Config
 from esper.files import unwritable
+from esper.user_code import UsersCodeError
+
+ELSEWHERE = "choose another place with hydra.run.dir=<folder> (a sweep: hydra.sweep.dir=<folder>)"
+"""What to do about a folder that takes no files."""
 
 OF_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "Cannot allocate memory")
 """Parts of the messages by which allocators of all devices say that there is no more."""
@@ -34,7 +39,9 @@ def shortages(
     folder: Path | None = None,
     resumable: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
-    """Turn a full disk and a lack of memory into a :class:`RunError`, which names what to change.
+    """Turn a full disk, a lack of memory and what fails in a user's code into a :class:`RunError`.
+
+    It names what to change, and how to go on with what there is.
 
     Args:
         config: whose keys are named, if it is known already.
@@ -49,23 +56,27 @@ def shortages(
         line = explain(error, config)
         if line is None:
             raise
-        again = f"; resume={folder} goes on with this run" if resumable() else ""
-        raise RunError(f"{line}{again}") from error
+        raise RunError(f"{line}{_kept(config, folder, resumable())}") from error
+
+
+def _kept(config: object, folder: Path | None, resumable: bool) -> str:
+    """How to go on with what was done, if anything of it can be used again."""
+    if resumable:
+        return f"; resume={folder} goes on with this run"
+    tuned = folder / "tuning.json" if folder is not None and isinstance(config, EvaluateConfig) else None
+    return f"; tuning={tuned} keeps what was tuned" if tuned is not None and tuned.exists() else ""
 
 
 def explain(error: BaseException, config: object) -> str | None:
-    """What is short, what could not be written or had, and the keys to change; ``None`` if nothing is short."""
+    """What is short or fails, and the keys to change; ``None`` for an error of Esper's own."""
     refusal = unwritable(error)
     if refusal is not None:
         what = refusal.filename or "a file"
-        return (
-            f"{what} cannot be written ({refusal.strerror}): make room, or choose another place with "
-            "hydra.run.dir=<folder>"
-        )
+        return f"{what} cannot be written ({refusal.strerror}): make room, or {ELSEWHERE}"
     shortage = out_of_memory(error)
     if shortage is not None:
         return f"out of memory ({_first_line(shortage)}): {_smaller(config)}"
-    return None
+    return str(error) if isinstance(error, UsersCodeError) else None
 
 
 def _first_line(error: BaseException) -> str:

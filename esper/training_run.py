@@ -45,7 +45,8 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
         ranks: this process among those of the run, each with its share of the environments.
 
     Raises:
-        RunError: the disk or the memory is full; the message says what to change, and how to go on.
+        RunError: the disk or the memory is full, or a user's own code fails; the message says what to change, and how
+            to go on.
         RunFolderError: the folder already holds a run, another process is at work there, or it cannot be written.
         UsageError: the run there cannot go on as asked.
         Preempted: a signal asked the run to end; it can go on from its last checkpoint.

@@ -43,7 +43,7 @@ from esper.continuation import AUTO, interrupted_run, saved_config, saved_text
 from esper.preemption import StopSignals
 from esper.ranks import outside_placement
 from esper.runs import RunFolder, RunFolderError
-from esper.shortage import shortages
+from esper.shortage import ELSEWHERE, shortages
 from esper.terminal import say
 
 Check = Callable[[Any], None]
@@ -209,10 +209,7 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         with suppress(OSError):  # it was there before, and other things are in it
             folder.rmdir()
-        raise RunError(
-            f"cannot write to {folder} ({error.strerror}): choose another place with hydra.run.dir=<folder> "
-            "(a sweep: hydra.sweep.dir=<folder>)"
-        ) from error
+        raise RunError(f"cannot write to {folder} ({error.strerror}): {ELSEWHERE}") from error
 
 
 def _loader(arguments: argparse.Namespace) -> Loader:

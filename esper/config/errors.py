@@ -22,6 +22,7 @@ from omegaconf.errors import (
 
 from esper.config.checks import suggestion
 from esper.config.paths import CONF_DIR
+from esper.user_code import UsersCodeError
 
 ROOTS = ("config", "evaluate")
 """Root configurations: what is wrong in their defaults lists comes from words."""
@@ -81,7 +82,10 @@ def refused(schema: type, located: Callable[[str], str] = str) -> Iterator[None]
     except UsageError:
         raise
     except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
-        raise UsageError(located(explain(error, schema))) from error
+        message = explain(error, schema)
+        # A user's code that is found and fails is not the fault of the file that names it.
+        code = isinstance(error, UsersCodeError) and not isinstance(error.__cause__, ImportError)
+        raise UsageError(message if code else located(message)) from error
 
 
 def explain(error: BaseException, schema: type) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from esper.lifecycle import SlotState
 from esper.population import Scores, Valuation
 from esper.state import State, plain_fields
 from esper.tasks import TaskData
+from esper.user_code import UsersCodeError, is_ours, named, of_the_user
 
 
 class Rewarder:
@@ -112,10 +114,26 @@ class Rewarder:
 
     def _step(self, inputs: RewardInputs) -> tuple[Potential, dict[str, Tensor]]:
         settings = self.settings
-        return self.family.step(self.potential, inputs, gamma=settings.gamma, crash_penalty=settings.crash_penalty)
+        step = partial(self.family.step, gamma=settings.gamma, crash_penalty=settings.crash_penalty)
+        if is_ours(self.family.step):
+            return step(self.potential, inputs)
+        what = f"reward.family: step of {named(self.family.step)}"
+        with of_the_user(what):
+            paid = step(self.potential, inputs)
+        check_paid(what, paid, len(inputs.rent))
+        return paid
 
     def _score(self, scores: Scores) -> Tensor:
-        return self.family.score(scores.points / 100.0, scores.loss, self._guess.loss)
+        return self._scored(scores.points, scores.loss)
+
+    def _scored(self, points: Tensor, loss: Tensor) -> Tensor:
+        if is_ours(self.family.score):
+            return self.family.score(points / 100.0, loss, self._guess.loss)
+        what = f"reward.family: score of {named(self.family.score)}"
+        with of_the_user(what):
+            score = self.family.score(points / 100.0, loss, self._guess.loss)
+        check_per_environment(what, score, len(loss))
+        return score
 
     def _twin_scores(
         self, instances: Sequence[Instance], epoch: Tensor, num_epochs: int
@@ -127,7 +145,7 @@ class Rewarder:
         both = []
         for epochs in (epoch.tolist(), [num_epochs - 1] * len(instances)):
             points, loss = self.twins.after(instances, epochs)
-            both.append(self.family.score(points / 100.0, loss, self._guess.loss))
+            both.append(self._scored(points, loss))
         return both[0], both[1], torch.tensor([self.twins[instance].crashed for instance in instances])
 
     def state_dict(self) -> State:
@@ -137,3 +155,29 @@ class Rewarder:
     def load_state_dict(self, state: State) -> None:
         """Go on from there."""
         self.potential = Potential(**state)
+
+
+def check_paid(what: str, paid: object, num_envs: int) -> None:
+    """Refuse what is no potential and no components of all environments.
+
+    Raises:
+        UsersCodeError: begins with ``what``.
+    """
+    if not isinstance(paid, tuple) or len(paid) != 2:
+        raise UsersCodeError(f"{what} must return a Potential and components by name, not a {type(paid).__name__}")
+    potential, components = paid
+    if not isinstance(potential, Potential):
+        raise UsersCodeError(f"{what} must return a Potential first, not a {type(potential).__name__}")
+    if not isinstance(components, dict) or not components or not all(isinstance(name, str) for name in components):
+        raise UsersCodeError(f"{what} must return components by name second, not {components!r:.40}")
+    for name, value in {**plain_fields(potential), **components}.items():
+        check_per_environment(f"{what}: {name}", value, num_envs)
+
+
+def check_per_environment(what: str, value: object, num_envs: int) -> None:
+    """Refuse what is no number for each environment; errors as for :func:`check_paid`."""
+    if not isinstance(value, Tensor):
+        raise UsersCodeError(f"{what} must be a tensor float [{num_envs}], not a {type(value).__name__}")
+    if not value.is_floating_point() or list(value.shape) != [num_envs] or value.device.type != "cpu":
+        found = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} on {value.device.type}"
+        raise UsersCodeError(f"{what} must be float [{num_envs}] on the cpu, got {found}")

@@ -24,7 +24,7 @@ from esper.contracts import Build, check_builds, check_forward, same
 from esper.hosts.base import Place, SegmentedHost
 from esper.hosts.contract import check_host
 from esper.rng import global_streams
-from esper.user_code import of_the_user
+from esper.user_code import UsersCodeError, of_the_user
 
 
 class CustomHost(SegmentedHost):
@@ -66,16 +66,16 @@ class CustomHost(SegmentedHost):
         """Copy the numbers of a module that the builder made.
 
         Raises:
-            ValueError: it is not like the one that this host was made from.
+            UsersCodeError: it is not like the one that this host was made from.
         """
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         for name, parameter in zip(self._names, self.segments.parameters(), strict=True):
             if name not in tensors or tensors[name].shape != parameter.shape:
-                raise ValueError(f"host.target: {name!r} is not in every build, or not in one shape")
+                raise UsersCodeError(f"host.target: {name!r} is not in every build, or not in one shape")
             parameter.copy_(tensors[name])
         for name, tensor in self._shared.items():
             if name not in tensors or not same(tensors[name], tensor):
-                raise ValueError(f"host.target: buffer {name!r} is not the same in every build, nor in none")
+                raise UsersCodeError(f"host.target: buffer {name!r} is not the same in every build, nor in none")
 
 
 def build_custom(
@@ -120,7 +120,7 @@ def _build(function: Callable[..., Any], target: str, arguments: Mapping[str, An
     with global_streams(seed), _of_the_user(f"{target}(**host.arguments={dict(arguments)}) does not run"):
         module = function(**copy.deepcopy(dict(arguments)))
     if not isinstance(module, nn.Module):
-        raise ValueError(f"host.target: {target} returns a {type(module).__name__}, not a torch.nn.Module")
+        raise UsersCodeError(f"host.target: {target} returns a {type(module).__name__}, not a torch.nn.Module")
     return module
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.population.forward import run
+from esper.population.forward import read_logits, run
 from esper.population.losses import Scores, weighted_sums
 from esper.population.mapping import Features
 from esper.population.plan import FROM_INPUT, Flow, Rows, build_plan
@@ -137,7 +137,8 @@ def _sums(
     mapping, network, values = population.mapping, population.network, population.hosts.values.detach()
 
     def add(sums: Tensor, logits: Features, counted: Tensor) -> None:
-        sums += weighted_sums(mapping.unpack(logits), targets, counted)
+        wanted = (*targets.shape, population.host.num_classes)
+        sums += weighted_sums(read_logits(mapping, logits, wanted), targets, counted)
 
     with torch.no_grad():
         for batch in _batches(samples, population.num_envs, population.host.num_classes):

@@ -17,6 +17,10 @@ from esper.population.mapping import Features, Index, Mapping, Program, is_all
 from esper.population.plan import BlendCall, BodyCall, Flow, Plan, SlotPlan
 from esper.population.stack import Stack
 from esper.precision import autocast
+from esper.user_code import UsersCodeError, of_the_user
+
+USERS_HOST = "host.target: the module"
+"""How a user's host is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +85,40 @@ def run(
             count = plan.counts[index]
             if count:
                 piece = pieces[index] if count == len(values) else pieces[index][:count]
-                features = mapping.call(section, piece, features)
+                features = _run_section(mapping, section, piece, features)
             if index < len(plan.slots):
                 features = _join_arrivals(mapping, plan.slots[index], features if count else None, arrived, index)
                 if keep:
                     seen.append(features)
                 features = _grow(network, index, plan.slots[index], features)
     return Pass(features, seen)
+
+
+def _run_section(mapping: Mapping, section: Program, values: Tensor, x: Features) -> Features:
+    if section.users is None:
+        return mapping.call(section, values, x)
+    with of_the_user(section.users):
+        result = mapping.call(section, values, x)
+    wrong = [part for part in mapping.tensors(result) if not isinstance(part, Tensor)]
+    if wrong:
+        raise UsersCodeError(f"{section.users}: it must pass on tensors, not a {type(wrong[0]).__name__}")
+    return result
+
+
+def read_logits(mapping: Mapping, logits: Features, wanted: Sequence[int]) -> Tensor:
+    """Logits ``[R, B, ..., K]`` of a pass.
+
+    Args:
+        mapping, logits: of the pass.
+        wanted: shape of a row's, ``[B, ..., K]``.
+
+    Raises:
+        UsersCodeError: they are of another shape, as only a user's host can have them.
+    """
+    found = mapping.unpack(logits)
+    if tuple(found.shape[1:]) != tuple(wanted):
+        raise UsersCodeError(f"{USERS_HOST}: it must return logits {list(wanted)}, got {list(found.shape[1:])}")
+    return found
 
 
 def _join_arrivals(
@@ -139,7 +170,16 @@ def _run_body(network: Network, slot: int, body: BodyCall, x: Features) -> Featu
     values = stack.values.detach() if body.flow == Flow.FROZEN else stack.values
     if not is_all(body.members, len(stack)):
         values = values.index_select(0, body.members.tensor)
-    return network.mapping.call(stack.program, values, x)
+    mapping, users = network.mapping, stack.program.users
+    if users is None:
+        return mapping.call(stack.program, values, x)
+    with of_the_user(users):
+        result = mapping.call(stack.program, values, x)
+    for given, got in zip(mapping.tensors(x), mapping.tensors(result), strict=True):
+        if not isinstance(got, Tensor) or got.shape != given.shape:
+            shown = list(got.shape) if isinstance(got, Tensor) else f"a {type(got).__name__}"
+            raise UsersCodeError(f"{users}: it must return {list(given.shape)}, the shape of its input, got {shown}")
+    return result
 
 
 def _gate(network: Network, slot: int, blend: BlendCall, x: Features) -> Features | None:

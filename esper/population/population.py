@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from esper.actions import BlendAlgorithm
 from esper.blending import BlendedModule, Gate
-from esper.blueprints import blueprint_ids, build_blueprint
+from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint
 from esper.hosts import SegmentedHost, reset_parameters
-from esper.population.forward import Network
+from esper.population.forward import USERS_HOST, Network
 from esper.population.layout import Columns, ParameterLayout, flatten_parameters, settle_buffers
 from esper.population.mapping import Mapping, Program
 from esper.population.plan import Directory
 from esper.population.scaling import LossScales
 from esper.population.stack import Stack
 from esper.state import State
+from esper.user_code import blame, is_ours
 
 
 class Population:
@@ -185,8 +187,13 @@ class Population:
         """
         if self.blueprint[environment, slot] >= 0:
             raise ValueError(f"slot {self.slot_ids[slot]} of environment {environment} already has a module")
-        program = self._program(blueprint_ids()[blueprint], slot)
-        reset_parameters(program.module, generator)
+        name = blueprint_ids()[blueprint]
+        try:
+            program = self._program(name, slot)
+            reset_parameters(program.module, generator)
+        except (Exception, SystemExit) as error:  # of any kind: it may be a user's module
+            blame(_called(name, self.places[slot].family), error)
+            raise
         stack = self.modules.setdefault((slot, blueprint), Stack(program, self.device, self.dtype))
         stack.append([environment], flatten_parameters(program.module).unsqueeze(0))
         if self.scales is not None:
@@ -254,7 +261,8 @@ class Population:
         if key not in self._programs:
             module = build_blueprint(family, blueprint_id, channels)
             settle_buffers(module, self.device)
-            self._programs[key] = self.mapping.prepare(module)
+            users = None if is_ours(BLUEPRINTS[family][blueprint_id]) else _called(blueprint_id, family)
+            self._programs[key] = replace(self.mapping.prepare(module), users=users)
         return self._programs[key]
 
     def _gate(self, slot: int) -> Gate:
@@ -292,9 +300,14 @@ def _split(host: SegmentedHost, slot_ids: Sequence[str], mapping: Mapping) -> li
         if position < len(host.places) and host.places[position].slot_id not in slot_ids:
             continue
         section = mapping.prepare(pending[0] if len(pending) == 1 else nn.Sequential(*pending))
-        sections.append(mapping.settle(section))
+        sections.append(replace(mapping.settle(section), users=USERS_HOST if host.family == "custom" else None))
         pending = []
     return sections
+
+
+def _called(blueprint_id: str, family: str) -> str:
+    """How a user knows a blueprint."""
+    return f"plugins: blueprint {blueprint_id!r} of {family} hosts"
 
 
 def _load(module: nn.Module, stack: Stack, environment: int) -> None:

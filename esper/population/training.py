@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.population.forward import Pass, run
+from esper.population.forward import Pass, read_logits, run
 from esper.population.losses import row_losses
 from esper.population.plan import FROM_INPUT, Directory, Flow, Plan, Rows, build_plan
 from esper.population.population import Population
@@ -19,6 +19,7 @@ from esper.population.probes import PROBE_NAMES, slot_probes
 from esper.population.scaling import GradientNorms, Scaling
 from esper.population.stack import Stack, adam_step
 from esper.tasks.batches import Take, take_inputs, take_targets, told_apart
+from esper.user_code import blame
 
 INCUBATIONS = ("auxiliary", "straight_through")
 
@@ -171,7 +172,7 @@ def step_gradients(
     mapping, network = population.mapping, population.network
     entry, keep = mapping.pack(population.cast(x)), probe or plan.incubation is not None
     main = run(network, plan.main, population.hosts.values, entry=entry, keep=keep)
-    losses = row_losses(mapping.unpack(main.logits), y)
+    losses = row_losses(read_logits(mapping, main.logits, (*y.shape[1:], population.host.num_classes)), y)
     total = (losses if factors is None else losses * factors[0]).sum()
     auxiliary = losses.new_zeros(0)
     if plan.incubation is not None:
@@ -181,7 +182,11 @@ def step_gradients(
     del main, entry  # so that the backward frees features as it goes
     leaves = [stack.values for stack in stacks]
     features = [tensor for arrived in seen for tensor in mapping.tensors(arrived)]
-    found = torch.autograd.grad(total, [*leaves, *features], allow_unused=True)
+    try:
+        found = torch.autograd.grad(total, [*leaves, *features], allow_unused=True)
+    except (Exception, SystemExit) as error:  # of any kind: a user's module may have a backward pass of its own
+        blame("host.target or plugins: a backward pass", error)
+        raise
     gradients = [
         torch.zeros_like(leaf) if gradient is None else gradient
         for leaf, gradient in zip([*leaves, *features], found, strict=True)
@@ -201,7 +206,8 @@ def _incubation_losses(population: Population, plan: Plan, main: Pass, y: Tensor
     mapping = population.mapping
     arrived = [mapping.detach(features) for features in main.arrived]
     suffix = run(population.network, plan, population.hosts.values.detach(), arrived=arrived, keep=False)
-    return row_losses(mapping.unpack(suffix.logits), y[plan.hosts.tensor])
+    logits = read_logits(mapping, suffix.logits, (*y.shape[1:], population.host.num_classes))
+    return row_losses(logits, y[plan.hosts.tensor])
 
 
 def train_epoch(

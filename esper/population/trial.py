@@ -23,7 +23,7 @@ from esper.population.probes import PROBE_NAMES
 from esper.population.training import GrowthStage
 from esper.population.workload import Workload, bare_population, train_step
 from esper.rng import generator, global_streams
-from esper.user_code import place
+from esper.user_code import UsersCodeError, place
 
 BLENDED_ALPHA = 0.5
 MAX_REASON = 240
@@ -80,6 +80,8 @@ def reason(error: BaseException) -> str:
 
 
 def _reason_and_place(error: BaseException) -> str:
+    if isinstance(error, UsersCodeError) and error.__cause__ is not None:
+        error = error.__cause__  # what it was doing is known here
     where = place(error)
     return reason(error) if where is None else f"{reason(error)} ({where})"
 

@@ -11,7 +11,7 @@ from esper.tasks import cifar10, digits, fashion_mnist, synthetic, textbook, tin
 from esper.tasks.data import IGNORED, Kind, Split, TaskData
 from esper.tasks.options import TaskOptions
 from esper.tasks.order import epoch_indices
-from esper.user_code import is_ours, named, of_the_user
+from esper.user_code import UsersCodeError, is_ours, named, of_the_user
 
 TASKS: dict[str, Callable[[TaskOptions], TaskData]] = {
     "digits": digits.load,
@@ -55,7 +55,7 @@ def _load(name: str, options: TaskOptions) -> TaskData:
     with of_the_user(f"task.name={name}: {named(load)}"):
         task = load(options)
     if not isinstance(task, TaskData):
-        raise ValueError(f"task.name={name}: {named(load)} returns a {type(task).__name__}, not a TaskData")
+        raise UsersCodeError(f"task.name={name}: {named(load)} returns a {type(task).__name__}, not a TaskData")
     return task
 
 

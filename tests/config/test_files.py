@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from esper.config import CONF_DIR
+from esper.config.plugins import activate
 
 if TYPE_CHECKING:
     from conftest import CommandLine
@@ -218,3 +219,17 @@ def test_a_mistake_in_a_file_of_our_own_is_named(
     assert refusal(esper, "+preset=p") == (
         "preset/smoke.yaml: ppo.num_minibatches must be at most 1 (trainer.num_envs), got 2"
     )
+
+
+def test_what_a_users_code_does_is_not_the_fault_of_the_file_that_names_it(
+    esper: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loader = "from esper.tasks import TASKS\ndef load(options): return None\nTASKS['digits'] = load"
+    write(tmp_path, loader, "own_digits.py")
+    write(Path("mine"), GLOBAL + "plugins: [own_digits]")
+    try:
+        said = refusal(esper, "+preset=p", "task=digits")
+    finally:
+        activate([])
+    assert said == "task.name=digits: own_digits.load returns a NoneType, not a TaskData"

@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_written_is_named_with_the_remedy_and_how_to_go_on
         raise of_system(number)
     assert str(caught.value) == (
         f"outputs/x/metrics.jsonl cannot be written ({os.strerror(number)}): make room, or choose another place with "
-        "hydra.run.dir=<folder>; resume=outputs/x goes on with this run"
+        "hydra.run.dir=<folder> (a sweep: hydra.sweep.dir=<folder>); resume=outputs/x goes on with this run"
     )
 
 

@@ -31,12 +31,14 @@ class Program:
         layout: of its parameters.
         compiled: what the mapping made of it.
         training_call: machine code for ``call(parameters, features)`` in training, if the mapping makes some.
+        users: how a user knows the module, if it is the user's own; what goes wrong in it is said with that.
     """
 
     module: nn.Module
     layout: ParameterLayout
     compiled: Any = None
     training_call: Callable[[Tensor, Tensor], Tensor] | None = None
+    users: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
