@@ -13,8 +13,10 @@ from esper.blueprints import blueprint_ids, compatible
 from esper.blueprints.contract import check_blueprints, users_blueprints
 from esper.compiler import try_compiler
 from esper.config.growth import IsolateUntil, Mapping
+from esper.config.hosts import CustomConfig
 from esper.config.learning import PPOConfig
 from esper.config.root import Config, ScheduleStep
+from esper.contracts import run
 from esper.controllers import PlannedGermination
 from esper.devices import resolve_devices, settle, spread
 from esper.envs.features import continuous_features, num_features
@@ -28,13 +30,14 @@ from esper.lifecycle import GrowthRules
 from esper.policy import GrowthPolicy, Normaliser
 from esper.population import MultiplyAdds, Population, build_mapping, chosen_probes, count_multiply_adds
 from esper.population.calibration import Choice, choose_mapping, require_mapping
+from esper.population.counterfactuals import evaluation_batch
 from esper.population.mapping import Mapping as HostMapping
 from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.workload import Workload
 from esper.ppo import PPOSettings, linear_schedule
 from esper.precision import AUTOCAST_DTYPES
 from esper.ranks import ALONE, Ranks
-from esper.rng import derive_seed
+from esper.rng import derive_seed, global_streams
 from esper.slots import select_slots
 from esper.tasks import TaskData, load_task
 from esper.tasks.augment import Augmentation
@@ -185,7 +188,7 @@ def build_task_host(config: Config, task: TaskData) -> SegmentedHost:
 
 
 def check_growth(config: Config, task: TaskData, host: SegmentedHost, slot_ids: Sequence[str]) -> None:
-    """Refuse users' blueprints that may grow in a host and must not.
+    """Refuse users' blueprints that may grow in a host and must not, and users' hosts that fail on a run's batches.
 
     Args:
         config: of the run.
@@ -194,8 +197,14 @@ def check_growth(config: Config, task: TaskData, host: SegmentedHost, slot_ids: 
         slot_ids: places used as slots.
 
     Raises:
-        ValueError: names the blueprint, where it is written, what it does and what it should.
+        ValueError: names the blueprint or host, where it is written, what it does and what it should.
     """
+    batches = _batches(config, task)
+    if isinstance(config.host, CustomConfig):
+        for size in batches:
+            x = task.prepare(task.train.inputs[torch.arange(size) % len(task.train.inputs)]).cpu()
+            with torch.no_grad(), global_streams():
+                run(f"host.target: {config.host.target}", host, x)
     sites: dict[tuple[str, int], set[tuple[int, ...]]] = {}
     sample = task.prepare(task.train.inputs[:1]).cpu()
     for place in map(host.place, slot_ids):
@@ -203,7 +212,14 @@ def check_growth(config: Config, task: TaskData, host: SegmentedHost, slot_ids: 
             with torch.no_grad():
                 feature = host.forward_to(place.slot_id, sample)
             sites.setdefault(place.site, set()).add(tuple(feature.shape[1:]))
-    check_blueprints(sites, config.slots.blueprints, causal=task.kind == "tokens")
+    check_blueprints(sites, config.slots.blueprints, causal=task.kind == "tokens", batches=batches)
+
+
+def _batches(config: Config, task: TaskData) -> tuple[int, int]:
+    """Samples that one host is trained on at once, and the most that it is evaluated on."""
+    inputs, targets = task.val.inputs, task.val.targets
+    most = evaluation_batch(inputs, targets, config.trainer.num_envs, task.num_classes)
+    return config.task.batch_size, min(most, max(len(inputs), len(task.test.inputs)))
 
 
 def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None = None) -> Laboratory:

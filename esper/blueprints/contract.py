@@ -5,7 +5,8 @@ Built-in blueprints are held to it by a test.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,11 @@ def users_blueprints(family: str) -> dict[str, Builder]:
 
 
 def check_blueprints(
-    sites: Mapping[tuple[str, int], Collection[Shape]], names: Collection[str] | None = None, *, causal: bool = False
+    sites: Mapping[tuple[str, int], Collection[Shape]],
+    names: Collection[str] | None = None,
+    *,
+    causal: bool = False,
+    batches: Sequence[int] = (),
 ) -> None:
     """Refuse users' blueprints that a run may grow and that could not be measured or trained there.
 
@@ -61,6 +66,7 @@ def check_blueprints(
         sites: family and width of the places, and the shapes of a sample's features there, ``[C, H, W]`` or ``[T, C]``.
         names: blueprints that the run may grow, ``None`` for all.
         causal: a token must not see a later one.
+        batches: numbers of samples that the run will put through it at once.
 
     Raises:
         ValueError: in one line, names the blueprint and where it is written.
@@ -68,11 +74,18 @@ def check_blueprints(
     for (family, channels), shapes in sites.items():
         for name, builder in users_blueprints(family).items():
             if names is None or name in names:
-                check_blueprint(family, name, builder, channels, shapes, causal=causal)
+                check_blueprint(family, name, builder, channels, shapes, causal=causal, batches=batches)
 
 
 def check_blueprint(
-    family: str, name: str, builder: Builder, channels: int, shapes: Collection[Shape] = (), *, causal: bool = False
+    family: str,
+    name: str,
+    builder: Builder,
+    channels: int,
+    shapes: Collection[Shape] = (),
+    *,
+    causal: bool = False,
+    batches: Sequence[int] = (),
 ) -> None:
     """Refuse one blueprint at places of one width; a width that its builder refuses is none of its places.
 
@@ -88,8 +101,8 @@ def check_blueprint(
     _check_kept(what, check_forward(what, module, x), x)
     for algorithm in BlendAlgorithm:
         _check_birth(f"{what} under {algorithm.name}", module, algorithm, x, channels, layout)
-    for shape in shapes:
-        feature = torch.randn((NUM_SAMPLES, *shape), generator=generator("contract", "feature"))
+    for shape, count in product(shapes, (NUM_SAMPLES, *batches)):
+        feature = torch.randn((count, *shape), generator=generator("contract", "feature"))
         with torch.no_grad(), global_streams():
             out = run(what, module, feature)
         _check_kept(what, out, feature)

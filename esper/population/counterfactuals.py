@@ -154,11 +154,16 @@ def _sums(
 
 def _batches(samples: Samples, num_envs: int, num_classes: int) -> list[slice]:
     """Consecutive slices that cover every sample."""
-    outputs = samples.targets[0].numel()
-    inputs_fit = EVALUATION_ELEMENTS // (num_envs * samples.inputs[0].numel())
-    outputs_fit = EVALUATION_LOGITS // (num_envs * outputs * num_classes)
-    size = max(-(-MIN_EVALUATION_BATCH // outputs), min(inputs_fit, outputs_fit))
+    size = evaluation_batch(samples.inputs, samples.targets, num_envs, num_classes)
     return [slice(begin, begin + size) for begin in range(0, len(samples.targets), size)]
+
+
+def evaluation_batch(inputs: Tensor, targets: Tensor, num_envs: int, num_classes: int) -> int:
+    """Number of samples that hosts are evaluated on in one pass, where there are so many."""
+    outputs = targets[0].numel()
+    inputs_fit = EVALUATION_ELEMENTS // (num_envs * inputs[0].numel())
+    outputs_fit = EVALUATION_LOGITS // (num_envs * outputs * num_classes)
+    return max(-(-MIN_EVALUATION_BATCH // outputs), min(inputs_fit, outputs_fit))
 
 
 def _scores(means: Tensor) -> Scores:

@@ -279,6 +279,18 @@ def test_only_what_the_run_may_grow_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("start", [preflight, build_laboratory])
+def test_a_blueprint_runs_the_batches_of_the_run_before_it_begins(start: Callable[[object], object]) -> None:
+    def few(x: Tensor) -> Tensor:
+        if len(x) > 40:
+            raise IndexError("no more than 40")
+        return x
+
+    register("cnn", "own", around(few))
+    with pytest.raises(ValueError, match=r"'own' of cnn hosts .* does not run on \[64, .*no more than 40"):
+        start(compose(*SMOKE, "env.mapping=loop", "task.batch_size=64"))
+
+
+@pytest.mark.parametrize("start", [preflight, build_laboratory])
 def test_a_run_does_not_begin_with_one(start: Callable[[object], object]) -> None:
     register("cnn", "own", BAD["not the identity"][0])
     with pytest.raises(ValueError, match=r"plugins: blueprint 'own' of cnn hosts .* at birth it changes its input"):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from esper.build import build_laboratory
 from esper.config import compose
+from esper.config.preflight import preflight
 from esper.hosts import CustomHost, build_host
 from esper.population import Population, build_mapping
 from esper.population.layout import flatten_parameters
@@ -453,3 +454,31 @@ def test_a_host_that_never_grows_is_its_twin_whatever_its_builder_draws_from(
     for _ in range(3):
         result = env.step(torch.zeros(2, 8, dtype=torch.int64))
     assert [record.episode_return for record in result.episodes] == [0, 0]
+
+
+class Table(nn.Module):
+    """One row for each sample of a batch, and no more than so many."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.rows = nn.Parameter(torch.zeros(rows, 4, 1, 1))
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.conv(x)
+        result: Tensor = self.head((features + self.rows[: x.shape[0]]).mean((2, 3)))
+        return result
+
+
+@pytest.mark.parametrize("start", [preflight, build_laboratory])
+@pytest.mark.parametrize(("rows", "batch"), [(20, 32), (40, 50)], ids=["training", "validation"])
+def test_a_host_runs_the_batches_of_the_run_before_it_begins(
+    start: Callable[[object], object], rows: int, batch: int
+) -> None:
+    """A mapping is tried on a few samples, and timed on no more than it takes."""
+    own = [f"host.target={__name__}:Table", "host.slots=[conv]", "slots.num_slots=1", "env.mapping=loop"]
+    sizes = ["task.batch_size=32", "task.max_samples=50"]
+    with pytest.raises(ValueError, match=rf"host.target: {__name__}:Table: it does not run on \[{batch}, 1, 8, 8\]"):
+        start(compose("task=digits", "host=custom", *own, *sizes, f"+host.arguments={{rows: {rows}}}"))
+    start(compose("task=digits", "host=custom", *own, *sizes, "+host.arguments={rows: 60}"))
