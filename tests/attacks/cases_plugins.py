@@ -19,7 +19,7 @@ class Module(nn.Module):
     def __init__(self, channels):
         super().__init__()
         self.conv = nn.Conv2d(channels, channels, 1)
-        self.scale = nn.Parameter(torch.zeros(()))
+        self.scale = nn.Parameter(torch.zeros(channels, 1, 1))
 
     def initialise(self, generator):
         nn.init.zeros_(self.scale)

@@ -36,7 +36,7 @@ ATTACKS = [
         "out of memory .*360000000000",
     ),
     goes_on("no folder for temporary files", "TMPDIR=/nowhere/at/all esper.train $tiny"),
-    goes_on("no home", "HOME=/nowhere/at/all XDG_CACHE_HOME= ESPER_CACHE_DIR= esper.train $tiny env.mapping=auto"),
+    goes_on("no home", "HOME=/dev/null/home XDG_CACHE_HOME= ESPER_CACHE_DIR= esper.train $tiny env.mapping=auto"),
     goes_on("a cache that cannot be written", "ESPER_CACHE_DIR=/dev/null/x esper.train $tiny env.mapping=auto"),
     goes_on("a cache of others", "ESPER_CACHE_DIR=cache esper.train $tiny env.mapping=auto", files={"cache": "a file"}),
 ]
