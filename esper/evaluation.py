@@ -28,6 +28,7 @@ from esper.config.learning import Twin
 from esper.config.preflight import preflight
 from esper.config.root import CheckpointConfig, Config
 from esper.config.wandb import TrainWandbConfig
+from esper.config.words import shell_word
 from esper.controllers import CONTROLLERS, TUNED, Tuning
 from esper.devices import intra_op_threads, keep_freed_memory
 from esper.envs.twins import TwinCache
@@ -232,7 +233,7 @@ def _say_stopped(config: EvaluateConfig, folder: RunFolder, ranks: Ranks, name: 
     """Say what is left of an evaluation that a signal of this name has stopped."""
     if ranks.is_first and config.console != "off":
         tuned = folder.path / "tuning.json"
-        kept = f"; tuning={tuned} keeps what was tuned" if tuned.exists() else ""
+        kept = f"; {shell_word('tuning', tuned)} keeps what was tuned" if tuned.exists() else ""
         say(f"{name}: stopped; the same command evaluates anew{kept}")
 
 

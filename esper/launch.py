@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from esper.config import UsageError, to_yaml
 from esper.config.entries import Entry
 from esper.config.errors import RunError
+from esper.config.words import shell_word
 from esper.devices import resolve_devices
 from esper.preemption import SIGNALS, Preempted, StopSignals
 from esper.ranks import ALONE, Placement, connected, outside_placement
@@ -222,7 +223,7 @@ def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devic
     if failure:
         say(failure["traceback"], stderr=True)
     checkpoint = folder.last_checkpoint
-    kept = f"; resume={folder.path} goes on from {checkpoint}" if checkpoint.exists() else ""
+    kept = f"; {shell_word('resume', folder.path)} goes on from {checkpoint}" if checkpoint.exists() else ""
     ended = "" if alone else "; the other ranks were ended"
     raise RunError(f"{message}{ended}{kept}")
 

@@ -11,14 +11,22 @@ import torch
 
 from esper.config.errors import RunError
 from esper.config.evaluate import EvaluateConfig
+from esper.config.naming import as_typed
 from esper.config.root import Config
+from esper.config.words import shell_word
 from esper.files import unwritable
 from esper.user_code import UsersCodeError
 
 ELSEWHERE = "choose another place with hydra.run.dir=<folder> (a sweep: hydra.sweep.dir=<folder>)"
 """What to do about a folder that takes no files."""
 
-OF_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "Cannot allocate memory")
+OF_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "Cannot allocate memory",
+    "Storage size calculation overflowed",  # more bytes than there are numbers for
+)
 """Parts of the messages by which allocators of all devices say that there is no more."""
 
 
@@ -61,10 +69,13 @@ def shortages(
 
 def _kept(config: object, folder: Path | None, resumable: bool) -> str:
     """How to go on with what was done, if anything of it can be used again."""
+    if folder is None:
+        return ""
     if resumable:
-        return f"; resume={folder} goes on with this run"
-    tuned = folder / "tuning.json" if folder is not None and isinstance(config, EvaluateConfig) else None
-    return f"; tuning={tuned} keeps what was tuned" if tuned is not None and tuned.exists() else ""
+        return f"; {shell_word('resume', folder)} goes on with this run"
+    tuned = folder / "tuning.json"
+    kept = isinstance(config, EvaluateConfig) and tuned.exists()
+    return f"; {shell_word('tuning', tuned)} keeps what was tuned" if kept else ""
 
 
 def explain(error: BaseException, config: object) -> str | None:
@@ -94,7 +105,17 @@ def _smaller(config: object) -> str:
         trainer, task = config.trainer, config.task
         return (
             f"lower trainer.num_envs ({trainer.num_envs}), trainer.num_steps ({trainer.num_steps}), task.batch_size "
-            f"({task.batch_size}) or evaluation.num_hosts ({config.evaluation.num_hosts}), or share the hosts out with "
-            "devices=[...]"
+            f"({task.batch_size}), evaluation.num_hosts ({config.evaluation.num_hosts}), {_widths(config)}, or share "
+            "the hosts out with devices=[...]"
         )
     return "lower trainer.num_envs, task.batch_size or task.max_samples"
+
+
+def _widths(config: Config) -> str:
+    """Keys that say how wide networks are, with their values."""
+    host = [
+        f"host.{key} ({as_typed(getattr(config.host, key))})"
+        for key in ("widths", "width", "mlp_width")
+        if hasattr(config.host, key)
+    ]
+    return ", ".join([*host, f"policy.lstm_dim ({config.policy.lstm_dim}) or its other widths"])

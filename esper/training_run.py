@@ -15,6 +15,7 @@ from esper.config import summary, to_plain, to_yaml
 from esper.config.errors import refused
 from esper.config.learning import Twin
 from esper.config.root import Config
+from esper.config.words import shell_word
 from esper.devices import keep_freed_memory
 from esper.envs.twins import TwinCache
 from esper.members import Member, describe
@@ -86,7 +87,7 @@ def train(config: Config, run_dir: Path, ranks: Ranks = ALONE) -> None:
 def _say_stopped(config: Config, folder: RunFolder, ranks: Ranks, name: str) -> None:
     """Say how a run goes on that a signal of this name has stopped."""
     if ranks.is_first:
-        _say(config, [f"{name}: stopped; resume={folder.path} goes on with this run"])
+        _say(config, [f"{name}: stopped; {shell_word('resume', folder.path)} goes on with this run"])
 
 
 def _mirror(config: Config, folder: RunFolder, ranks: Ranks) -> AbstractContextManager[list[Logger]]:

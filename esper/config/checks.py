@@ -13,9 +13,18 @@ MAX_THREADS = 4096
 """Most threads of one rank; more than any machine has cores is a slip of the keyboard."""
 
 
+MAX_COUNT = 10**9
+"""Most of anything that is counted; machines have no room or time for more."""
+
+MAX_HOSTS = 100_000
+"""Most instances of a split; more would take days, and the memory of any machine."""
+
+
 def at_least(key: str, value: float, bound: float) -> None:
-    """Refuse a value below ``bound``, or one that is not finite."""
-    if not (math.isfinite(value) and value >= bound):
+    """Refuse a value below ``bound``, one that is not finite, and a whole number that nothing could be done with."""
+    if isinstance(value, int):
+        sensible(key, value, bound, MAX_COUNT)
+    elif not (math.isfinite(value) and value >= bound):
         raise ValueError(f"{key} must be at least {bound}, got {value}")
 
 
@@ -37,9 +46,10 @@ def at_most(key: str, value: float, other: str, bound: float) -> None:
         raise ValueError(f"{key} must be at most {bound} ({other}), got {value}")
 
 
-def sensible(key: str, value: int, least: int, most: int) -> None:
+def sensible(key: str, value: int, least: float, most: int) -> None:
     """Refuse a count that makes no sense, or that nothing could ever be done with."""
-    at_least(key, value, least)
+    if value < least:
+        raise ValueError(f"{key} must be at least {least}, got {value}")
     if value > most:
         raise ValueError(f"{key} must be at most {most}, got {value}")
 

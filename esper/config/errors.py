@@ -79,7 +79,7 @@ def refused(schema: type, located: Callable[[str], str] = str) -> Iterator[None]
     """
     try:
         yield
-    except UsageError:
+    except (UsageError, RunError):
         raise
     except (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
         message = explain(error, schema)

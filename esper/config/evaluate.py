@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from esper.config.checks import MAX_SEED, MAX_THREADS, at_least, distinct, sensible
+from esper.config.checks import MAX_HOSTS, MAX_SEED, MAX_THREADS, at_least, distinct, sensible
 from esper.config.paths import expanded
 from esper.config.root import Console
 from esper.config.wandb import WandbConfig
 from esper.devices import parse_devices
 from esper.statistics import LEVEL, least_draws
 
-MAX_HOSTS = 100_000
 MAX_DRAWS = 10_000_000
 MAX_EPOCHS = 10**9
 """Beyond these an evaluation would never end, or fit no memory."""

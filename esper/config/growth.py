@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from esper.config.checks import at_least, at_most, distinct, positive, within
+from esper.config.checks import MAX_HOSTS, at_least, at_most, distinct, positive, sensible, within
 from esper.config.paths import expanded
 
 
@@ -120,8 +120,8 @@ class InstancesConfig:
                 at_least(f"{key}.{family}", weight, 0)
             if families and not any(families.values()):
                 raise ValueError(f"{key} must give a weight above 0 to at least one of {list(families)}")
-        at_least("instances.num_train", self.num_train, 1)
-        at_least("instances.num_held_out", self.num_held_out, 1)
+        sensible("instances.num_train", self.num_train, 1, MAX_HOSTS)
+        sensible("instances.num_held_out", self.num_held_out, 1, MAX_HOSTS)
         at_least("instances.alive_channels", self.alive_channels, 1)
         if self.num_few_classes is not None:
             at_least("instances.num_few_classes", self.num_few_classes, 2)

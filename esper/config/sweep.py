@@ -20,12 +20,13 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from esper.config.errors import UsageError, explain, refused
+from esper.config.errors import RunError, UsageError, explain, refused
 from esper.config.files import Loader
 from esper.config.naming import JobName, as_typed, job_name, letters, readable
 from esper.config.store import to_plain
 from esper.config.words import quoted
 from esper.runs import RunCondition, RunFolder, RunState
+from esper.shortage import shortages
 
 MAX_JOBS = 10_000
 """Most jobs of one sweep; each is composed and checked before the first of them runs."""
@@ -138,8 +139,9 @@ class Planner:
             with refused(self.schema, self.loader.located):
                 cfg = self.loader.load_sweep_config(self.master, named)
                 config = self.load(cfg)
-                self.check(config)
-        except UsageError as error:
+                with shortages(config):
+                    self.check(config)
+        except (UsageError, RunError) as error:
             letters_of_words = letters(sorted(words))
             return SweepJob(
                 number=number,

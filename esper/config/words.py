@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, ValueType
@@ -120,6 +121,11 @@ def _quoted_if_needed(key: str, value: str, *, may_be_list: bool, sweeps: bool) 
         raise UsageError(f"{key} must be one word, got {value}; if that is meant, say {_typed(key, quoted(value))}")
     # Numbers and truth values would come back in another spelling: 1e3 as 1000.0, yes as True.
     return quoted(value) if isinstance(parsed._value, int | float) else value
+
+
+def shell_word(key: str, path: Path) -> str:
+    """A word whose value is a path, as it is typed into a shell."""
+    return shlex.quote(f"{key}={path}")
 
 
 def _typed(key: str, value: str) -> str:

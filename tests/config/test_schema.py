@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -17,6 +19,7 @@ import esper.config.wandb
 from esper.actions import HEADS
 from esper.config import Config, compose, load, to_plain
 from esper.config.learning import EntropyMultipliers
+from esper.continuation import flat
 
 MODULES = (
     esper.config.growth,
@@ -137,6 +140,39 @@ def test_impossible_values_are_refused_by_key_and_value(override: str, message: 
         load(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist([override])), Config)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+HOSTS = [esper.config.hosts.CNNConfig, esper.config.hosts.TransformerConfig]
+
+
+def counted(plain: dict[str, Any], count: int) -> dict[str, Any]:
+    """Whole numbers, alone or first of a list, by key, replaced by another one."""
+    found = {}
+    for key, value in flat(plain).items():
+        if type(value) is int:
+            found[key] = count
+        elif isinstance(value, list) and value and type(value[0]) is int:
+            found[key] = [count, *value[1:]]
+    return found
+
+
+@pytest.mark.parametrize("count", [10**20, 10**400], ids=["20 digits", "400 digits"])
+def test_counts_that_no_machine_has_room_or_time_for_are_refused_by_key(count: int) -> None:
+    changes = {key: value for key, value in counted(to_plain(Config()), count).items() if not key.startswith("host.")}
+    del changes["observation.num_blueprints"]  # which only a build can check: plugins may add some
+    assert len(changes) > 30
+    for key, value in changes.items():
+        cfg = OmegaConf.structured(Config)
+        OmegaConf.update(cfg, key, value)
+        with pytest.raises(ValueError, match=rf"^{re.escape(key)}\b.*{count}"):
+            load(cfg, Config)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_hosts_that_no_machine_has_room_for_are_refused_by_key(host: type[Any]) -> None:
+    for key, value in counted(dataclasses.asdict(host()), 10**20).items():
+        with pytest.raises(ValueError, match=rf"^host\.({key}|norm_groups)\b.*{10**20}"):
+            host(**{key: value})
 
 
 def test_a_learning_rate_that_ends_before_the_run_is_a_contradiction() -> None:

@@ -60,6 +60,8 @@ class Sweep:
     def _check(self, config: Config) -> None:
         if config.seed == 13:
             raise ValueError("seed must not be 13")
+        if config.seed == 14:
+            raise MemoryError
 
     @property
     def seeds(self) -> list[int]:
@@ -130,6 +132,12 @@ def test_a_job_that_cannot_be_run_is_left_out_and_marked(sweep: Sweep, tmp_path:
     [refused] = [name for name, state in found.items() if state == "failed"]
     assert refused.startswith("refused-")
     assert sorted(found.values()) == ["failed", "finished", "finished"]
+
+
+def test_a_job_too_big_for_this_machine_is_left_out_by_itself_with_the_keys_that_cost(sweep: Sweep) -> None:
+    assert sweep("+preset=smoke", "seed=1,14,2", "trainer.num_envs=8") == 1
+    assert sweep.seeds == [1, 2]
+    assert "job 1 (seed=14) is left out: out of memory (MemoryError): lower trainer.num_envs (8), " in sweep.out
 
 
 def test_a_value_of_the_wrong_type_costs_its_own_jobs_only(sweep: Sweep) -> None:

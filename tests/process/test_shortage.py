@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import resource
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,7 @@ ALLOCATORS: dict[str, Callable[[], object]] = {
     "torch on a CPU": lambda: torch.empty(10**15),
     "numpy": lambda: np.empty(10**15),
     "Python": lambda: bytearray(10**15),
+    "more than there are numbers for": lambda: torch.empty(10**9, 10**9, 10),
 }
 
 
@@ -79,9 +81,18 @@ def test_memory_that_is_not_there_is_named_with_the_keys_that_cost_it(allocate: 
     text = str(caught.value)
     assert text.startswith("out of memory (")
     assert "lower trainer.num_envs (48), trainer.num_steps (" in text
+    assert "host.widths ([8,8,8]), policy.lstm_dim (256) or its other widths, or share" in text
     assert text.endswith("with devices=[...]; resume=outputs/x goes on with this run")
     assert "\n" not in text
     assert "alloc_cpu" not in text
+
+
+def test_what_a_run_goes_on_with_can_be_typed_into_a_shell_wherever_it_is() -> None:
+    folder = Path("my runs [x]/it's=1")
+    with pytest.raises(RunError) as caught, shortages(compose(), folder, lambda: True):
+        raise of_system(errno.ENOSPC)
+    typed = str(caught.value).rpartition("; ")[2].removesuffix(" goes on with this run")
+    assert shlex.split(typed) == [f"resume={folder}"]
 
 
 @pytest.mark.parametrize(
