@@ -467,7 +467,7 @@ class Table(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         features: Tensor = self.conv(x)
-        result: Tensor = self.head((features + self.rows[: x.shape[0]]).mean((2, 3)))
+        result: Tensor = self.head((features + self.rows[: features.shape[0]]).mean((2, 3)))
         return result
 
 
