@@ -52,9 +52,12 @@ def _record(path: Path, error: BaseException) -> None:
     from esper.config.errors import RunError
     from esper.files import write_atomic
     from esper.runs import RunFolderError
+    from esper.user_code import in_one_line
 
+    lines = [line for line in str(error).splitlines() if line.strip()]  # CUDA's have advice below
+    tells = isinstance(error, UsageError | RunError | RunFolderError | RuntimeError | ValueError) and lines
     record: dict[str, Any] = {
-        "message": str(error).partition("\n")[0] or type(error).__name__,  # CUDA's have advice below
+        "message": lines[0].strip() if tells else in_one_line(error),
         "refused": type(error).__name__ if isinstance(error, UsageError | RunFolderError) else None,
         "explained": isinstance(error, RunError),
         "traceback": traceback.format_exc(),

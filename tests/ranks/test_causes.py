@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from esper import launch
+from esper import launch, rank
+from esper.config import UsageError
 from esper.launch import CAUSE_SECONDS, GRACE_SECONDS, PEER_LOST, _causes, _watch
 
 NEVER = float("inf")
@@ -60,3 +63,22 @@ def test_a_cause_that_hangs_is_not_awaited_for_ever(clock: Clock) -> None:
 
 def test_all_good_ends_are_awaited(clock: Clock) -> None:
     assert watched(clock, (10.0, 0), (9_000.0, 0)) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("CUDA error: an illegal access\nIt may be reported late."), "CUDA error: an illegal access"),
+        (RuntimeError("\n  first\nsecond"), "first"),
+        (RuntimeError(""), "RuntimeError: no more is said"),
+        (KeyError("stem"), "KeyError: 'stem'"),
+        (SystemExit(3), "it asks to exit with code 3"),
+        (UsageError("seed: must be 0 or more"), "seed: must be 0 or more"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_rank_failed_of_is_told_so_that_it_says_something(
+    error: BaseException, told: str, tmp_path: Path
+) -> None:
+    rank._record(tmp_path / "failure.json", error)
+    assert json.loads((tmp_path / "failure.json").read_text())["message"] == told
