@@ -15,9 +15,9 @@ from benchmarks.records import Record, machine
 from benchmarks.report import print_section, save
 from benchmarks.scale import FULL, QUICK, Scale
 from benchmarks.timing import CLOCKS
-from esper.devices import keep_freed_memory
-from esper.terminal import console as terminal
-from esper.terminal import secure
+from esper.runtime.devices import keep_freed_memory
+from esper.runtime.terminal import console as terminal
+from esper.runtime.terminal import secure
 
 SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
     observation.SECTION: (

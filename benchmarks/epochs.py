@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.bare import BareTraining
-from esper.actions import BlendAlgorithm, Blueprint
-from esper.blending import BlendedModule
 from esper.envs.instances import Instance
 from esper.envs.twins import Nursery
+from esper.growth.actions import BlendAlgorithm, Blueprint
+from esper.growth.blending import BlendedModule
 from esper.hosts import SegmentedHost
 from esper.population import PROBE_NAMES, GrowthStage, Population, train_epoch, valuate
-from esper.rng import generator
+from esper.runtime.rng import generator
 
 Epoch = Callable[[], object]
 

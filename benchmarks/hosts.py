@@ -9,12 +9,12 @@ from benchmarks.epochs import Epoch, Growing, each, stage_of
 from benchmarks.records import Record
 from benchmarks.scale import Scale, laboratory
 from benchmarks.timing import interleave, records
-from esper.actions import BlendAlgorithm
-from esper.build import Laboratory
 from esper.envs.instances import Instance
+from esper.experiment.build import Laboratory
+from esper.growth.actions import BlendAlgorithm
 from esper.hosts import SegmentedHost
 from esper.population import MAPPINGS, Population, build_mapping
-from esper.rng import generator
+from esper.runtime.rng import generator
 
 SECTION = "hosts"
 FLOOR = "bare host"

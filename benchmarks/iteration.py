@@ -15,12 +15,12 @@ import numpy as np
 from benchmarks.records import Record
 from benchmarks.scale import Scale, laboratory
 from benchmarks.timing import Clock
-from esper import trainer
 from esper.envs import growth
 from esper.policy import GrowthPolicy
 from esper.ppo import RolloutBuffer
-from esper.runs import RunFolder
+from esper.runtime.run_folder import RunFolder
 from esper.telemetry.hub import TelemetryHub
+from esper.training import trainer
 
 SECTION = "iteration"
 HOSTS = ("host training", "validation and contributions")

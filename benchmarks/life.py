@@ -8,8 +8,8 @@ from benchmarks.records import Record
 from benchmarks.scale import Scale
 from benchmarks.settings import Setting, colour
 from benchmarks.timing import interleave, records
-from esper.actions import TEMPO_EPOCHS, Tempo
-from esper.blending import BlendedModule
+from esper.growth.actions import TEMPO_EPOCHS, Tempo
+from esper.growth.blending import BlendedModule
 from esper.population import INCUBATIONS
 
 SECTION = "life"

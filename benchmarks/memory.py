@@ -8,7 +8,7 @@ from __future__ import annotations
 from benchmarks.hosts import Growth, grown_population
 from benchmarks.records import Record, bytes_held
 from benchmarks.scale import Scale, laboratory
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population import Population
 
 SECTION = "memory"

@@ -16,7 +16,7 @@ from benchmarks.timing import interleave, records
 from esper.blueprints import blueprint_ids
 from esper.envs.history import HostHistory
 from esper.envs.observations import observe
-from esper.lifecycle import NUM_STAGES, GrowthRules, SlotState, legal
+from esper.growth import NUM_STAGES, GrowthRules, SlotState, legal
 from esper.population import NUM_PROBES
 
 SECTION = "observation"

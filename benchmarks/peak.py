@@ -18,7 +18,7 @@ from benchmarks.epochs import Epoch, Growing, each, germinate, stage_of
 from benchmarks.records import Record, bytes_held
 from benchmarks.scale import FULL, Scale
 from benchmarks.settings import Setting, colour, digits
-from esper.devices import keep_freed_memory
+from esper.runtime.devices import keep_freed_memory
 
 SECTION = "peak"
 BARE = "bare host"

@@ -14,7 +14,7 @@ import torch
 from benchmarks.records import Record
 from benchmarks.scale import Scale
 from esper.config import Config, compose
-from esper.telemetry.records import read_jsonl
+from esper.runtime.records import read_jsonl
 
 SECTION = "ranks"
 DEVICES = ("[cpu]", "[cpu,cpu]")

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.records import Record
-from esper.files import write_atomic
+from esper.runtime.files import write_atomic
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 COLUMNS = ("workload", "hosts", "implementation", "median", "p95", "ratio")

@@ -7,8 +7,8 @@ from functools import cache
 from time import perf_counter
 
 from benchmarks.timing import Clock
-from esper.build import Laboratory, build_laboratory
 from esper.config import compose
+from esper.experiment.build import Laboratory, build_laboratory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from esper.envs.twins import HostTraining, Nursery
 from esper.hosts import SegmentedHost, build_host
 from esper.hosts.faults import INTACT
 from esper.population import Population, build_mapping
-from esper.rng import generator
+from esper.runtime.rng import generator
 from esper.tasks import TaskData
 from esper.tasks.data import Split
 

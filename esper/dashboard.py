@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from esper.process import start
-from esper.terminal import say
+from esper.launch.begin import start
+from esper.runtime.terminal import say
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         parser.error("the workspace is built with W&B's own library: pip install 'esper[dashboard]'")
     # Imported here, so that help and errors of use come at once.
     from esper.telemetry.wandb_mirror import check_online
-    from esper.telemetry.workspace import workspace
+    from esper.views.workspace import workspace
 
     view = workspace(arguments.entity, arguments.project, arguments.name)
     if arguments.only_print:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.process import start
+from esper.launch.begin import start
 
 if TYPE_CHECKING:
     from esper.config.evaluate import EvaluateConfig
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def check(config: EvaluateConfig) -> None:
     """Refuse what cannot be evaluated."""
     # Imported here, so that help and errors of use come at once.
-    from esper.config.preflight import visible_to_ranks
+    from esper.experiment.preflight import visible_to_ranks
 
     visible_to_ranks(config)
-    from esper.evaluation import check
+    from esper.evaluation.run import check
 
     check(config)
 
@@ -25,8 +25,8 @@ def check(config: EvaluateConfig) -> None:
 def evaluate(config: EvaluateConfig, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None:
     """Play controllers and their controls on held-out hosts, and leave everything in ``run_dir``."""
     # Imported here, so that help and errors of use come at once.
-    from esper.config.entries import EVALUATE
-    from esper.launch import launch
+    from esper.launch.entries import EVALUATE
+    from esper.launch.spawn import launch
 
     launch(EVALUATE, config, run_dir, isolated=isolated, quiet=quiet)
 
@@ -34,8 +34,8 @@ def evaluate(config: EvaluateConfig, run_dir: Path, *, isolated: bool = False, q
 def main() -> None:
     """Compose the configuration from the command line, check it, and evaluate."""
     # Imported here, so that the process listens before it imports what takes long.
-    from esper.config import cli
-    from esper.config.entries import EVALUATE
+    from esper.launch import cli
+    from esper.launch.entries import EVALUATE
 
     cli.run(EVALUATE, evaluate, check)
 

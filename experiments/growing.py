@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from esper.actions import HEADS
-from esper.telemetry.drawing import Figure
-from esper.telemetry.records import read_jsonl
+from esper.growth.actions import HEADS
+from esper.runtime.records import read_jsonl
+from esper.views.drawing import Figure
 from experiments.jobs import Job
 from experiments.tables import between_markers, interval
 

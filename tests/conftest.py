@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+pytest_plugins = ["command_line"]
+
 # Maps here are tiny: threads cost more than they bring, and float sums must not depend on the machine's cores.
 torch.set_num_threads(1)
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_HEADS, Blueprint, Head, Op, Tempo
-from esper.build import Laboratory, build_laboratory
 from esper.config import compose
 from esper.controllers import (
     Controller,
@@ -28,10 +26,12 @@ from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.records import EnvView, StepResult
 from esper.envs.twins import Nursery, TwinCache
+from esper.experiment.build import Laboratory, build_laboratory
+from esper.growth import Stage
+from esper.growth.actions import NUM_HEADS, Blueprint, Head, Op, Tempo
 from esper.hosts import SegmentedHost
-from esper.lifecycle import Stage
 from esper.policy import GrowthPolicy
-from esper.precision import supported
+from esper.runtime.precision import supported
 from esper.tasks import Split
 
 SMALL = (

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper.checkpoint import load_checkpoint
-from esper.telemetry.records import read_jsonl, without_times
+from esper.experiment.checkpoint import load_checkpoint
+from esper.runtime.records import read_jsonl, without_times
 
 CLOCKS = {"stopwatch", "rollout_seconds", "host_seconds", "_stopwatch"}
 """Names under which times are kept."""

@@ -11,11 +11,13 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BlendAlgorithm
-from esper.blending import BlendedModule, Gate
 from esper.blueprints import cnn, noop, transformer
 from esper.blueprints.registry import BLUEPRINTS, Builder
-from esper.contracts import (
+from esper.growth.actions import BlendAlgorithm
+from esper.growth.blending import BlendedModule, Gate
+from esper.growth.layouts import Layout, layout_of
+from esper.hosts.init import reset_parameters
+from esper.runtime.contracts import (
     after_a_step,
     check_alike,
     check_forward,
@@ -32,10 +34,8 @@ from esper.contracts import (
     same,
     unlike,
 )
-from esper.hosts.init import reset_parameters
-from esper.layouts import Layout, layout_of
-from esper.rng import generator, global_streams
-from esper.user_code import of_the_user
+from esper.runtime.rng import generator, global_streams
+from esper.runtime.user_code import of_the_user
 
 ALPHA = 0.5
 PROBE_SIZE = 4
@@ -90,8 +90,8 @@ def check_blueprint(
     """Refuse one blueprint at places of one width; a width that its builder refuses is none of its places.
 
     It must draw all of its parameters from the generator that it is given, be the identity at birth and yet have a
-    gradient, under every blend, and go on as :func:`esper.contracts.check_forward` and ``check_samples`` say once it
-    has learned. Arguments and errors as for :func:`check_blueprints`.
+    gradient, under every blend, and go on as :func:`esper.runtime.contracts.check_forward` and ``check_samples`` say
+    once it has learned. Arguments and errors as for :func:`check_blueprints`.
     """
     what, layout = f"plugins: blueprint {name!r} of {family} hosts ({place_of(builder)})", layout_of(family)
     module = _newborn(what, builder, channels)
@@ -188,5 +188,5 @@ def _check_causal(what: str, module: nn.Module, x: Tensor) -> None:
     if differ(out, other):
         raise ValueError(
             f"{what}: what comes out for a token changes by up to {distance(out, other):.3g} when a later one changes: "
-            "mask the later ones, as esper.attention.CausalAttention does"
+            "mask the later ones, as esper.hosts.attention.CausalAttention does"
         )

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BLUEPRINT_IDS
-from esper.layouts import Layout, layout_of
-from esper.rng import global_streams
-from esper.user_code import named, of_the_user
+from esper.growth.actions import BLUEPRINT_IDS
+from esper.growth.layouts import Layout, layout_of
+from esper.runtime.rng import global_streams
+from esper.runtime.user_code import named, of_the_user
 
 Builder = Callable[[int], nn.Module]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from esper.layouts import Layout
+from esper.growth.layouts import Layout
 
 
 class Residual(nn.Module):

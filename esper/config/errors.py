@@ -22,7 +22,7 @@ from omegaconf.errors import (
 
 from esper.config.checks import suggestion
 from esper.config.paths import CONF_DIR
-from esper.user_code import UsersCodeError
+from esper.runtime.user_code import UsersCodeError
 
 ROOTS = ("config", "evaluate")
 """Root configurations: what is wrong in their defaults lists comes from words."""

@@ -9,8 +9,8 @@ from esper.config.checks import MAX_HOSTS, MAX_SEED, MAX_THREADS, at_least, dist
 from esper.config.paths import expanded
 from esper.config.root import Console
 from esper.config.wandb import WandbConfig
-from esper.devices import parse_devices
-from esper.statistics import LEVEL, least_draws
+from esper.runtime.devices import parse_devices
+from esper.telemetry.statistics import LEVEL, least_draws
 
 MAX_DRAWS = 10_000_000
 MAX_EPOCHS = 10**9

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from esper.user_code import named, of_the_user
+from esper.runtime.user_code import named, of_the_user
 
 _NOTHING = object()
 

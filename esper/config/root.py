@@ -19,8 +19,8 @@ from esper.config.hosts import CNNConfig, HostConfig
 from esper.config.learning import PolicyConfig, PPOConfig, RewardConfig, TrainerConfig
 from esper.config.paths import expanded
 from esper.config.wandb import TrainWandbConfig
-from esper.devices import parse_devices, shown
 from esper.hosts import check_fault, parse_faults
+from esper.runtime.devices import parse_devices, shown
 
 
 class Level(StrEnum):

@@ -20,8 +20,8 @@ from esper.controllers.static import Static
 from esper.controllers.tuned import TUNED, GrowthPlan, Tuning
 from esper.envs.records import PlantedModule
 from esper.policy import GrowthPolicy, Normaliser
-from esper.rng import generator
-from esper.user_code import is_ours, named, of_the_user
+from esper.runtime.rng import generator
+from esper.runtime.user_code import is_ours, named, of_the_user
 
 T = TypeVar("T")
 

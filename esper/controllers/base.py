@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_HEADS, AlphaTarget, Head, Op, Style, Tempo
 from esper.envs.records import EnvView
+from esper.growth.actions import NUM_HEADS, AlphaTarget, Head, Op, Style, Tempo
 
 SICK = 0.5
 """Gradient health below which the rule-based controllers give a module up."""

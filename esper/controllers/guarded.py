@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from esper.actions import HEADS, NUM_HEADS, head_sizes
 from esper.controllers.base import Controller
 from esper.envs.records import EnvView
-from esper.user_code import UsersCodeError, is_ours, named, of_the_user
+from esper.growth.actions import HEADS, NUM_HEADS, head_sizes
+from esper.runtime.user_code import UsersCodeError, is_ours, named, of_the_user
 
 
 def start_anew(controller: Controller, which: Tensor) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Op
 from esper.blueprints import blueprint_ids
 from esper.controllers.base import SICK, germinate, on_slot, waiting
 from esper.envs.records import EnvView
-from esper.lifecycle import Stage
+from esper.growth import Stage
+from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.actions import OP_FOSSILIZE, OP_GERMINATE, Op
 from esper.blueprints import blueprint_ids
 from esper.controllers.base import germinate, on_slot, waiting
 from esper.envs.features import num_features
 from esper.envs.records import EnvView
+from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Op
 from esper.population.probes import PROBE_NAMES
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.actions import OP_FOSSILIZE, OP_GERMINATE, Op
 from esper.controllers.base import germinate, on_slot, waiting
 from esper.envs.records import EnvView
+from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Op
 
 
 @dataclass(frozen=True, slots=True)

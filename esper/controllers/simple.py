@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from esper.actions import OP_WAIT, canonical, head_sizes
 from esper.controllers.base import waiting
 from esper.envs.records import EnvView
+from esper.growth.actions import OP_WAIT, canonical, head_sizes
 
 
 class Never:

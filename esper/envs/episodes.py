@@ -13,9 +13,9 @@ import torch
 from esper.blueprints import blueprint_ids
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.records import EpisodeRecord
-from esper.lifecycle import SlotState, Stage
+from esper.growth import SlotState, Stage
 from esper.population import Scores
-from esper.state import State
+from esper.runtime.state import State
 from esper.tasks import TaskData
 
 

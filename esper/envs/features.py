@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esper.actions import OP_NAMES
 from esper.envs.history import HISTORY
-from esper.lifecycle import STAGE_NAMES
+from esper.growth import STAGE_NAMES
+from esper.growth.actions import OP_NAMES
 
 BOUND = 2.0
 """No feature leaves [-2, 2]."""

@@ -15,7 +15,6 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from esper.actions import BlendAlgorithm, Head
 from esper.blueprints import blueprint_ids
 from esper.envs.breakdowns import Breakdown, as_guessing, breakdowns
 from esper.envs.episodes import Episodes
@@ -26,7 +25,7 @@ from esper.envs.records import EnvSettings, EnvView, EpisodeRecord, PlantedModul
 from esper.envs.rewarder import Rewarder
 from esper.envs.rewards import RewardFamily, total
 from esper.envs.twins import Nursery, TwinCache
-from esper.lifecycle import (
+from esper.growth import (
     Applied,
     GrowthRules,
     SeedReport,
@@ -42,6 +41,7 @@ from esper.lifecycle import (
     tick,
     transition,
 )
+from esper.growth.actions import BlendAlgorithm, Head
 from esper.population import (
     EpochStats,
     GrowthStage,
@@ -57,8 +57,8 @@ from esper.population import (
 )
 from esper.population.counterfactuals import num_pair_configurations
 from esper.population.shapley import plan_shapley, shapley_values
-from esper.rng import generator
-from esper.state import State
+from esper.runtime.rng import generator
+from esper.runtime.state import State
 
 
 class GrowthEnv:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from esper.actions import OP_WAIT
+from esper.growth.actions import OP_WAIT
 
 HISTORY = 5
 IMPROVEMENT = 0.01

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from esper.hosts.faults import Faults, check_fault, parse_faults
-from esper.rng import derive_seed, generator
+from esper.runtime.rng import derive_seed, generator
 from esper.tasks.data import IGNORED, TaskData
 
 SplitName = Literal["train", "held_out"]

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.actions import NUM_OPS, ActionMasks, BlendAlgorithm
 from esper.envs.features import (
     BASE_HIGH,
     BASE_INDEX,
@@ -29,7 +28,8 @@ from esper.envs.features import (
     num_features,
 )
 from esper.envs.history import HISTORY, HostHistory
-from esper.lifecycle import NUM_STAGES, AlphaMode, SlotState, Stage
+from esper.growth import NUM_STAGES, AlphaMode, SlotState, Stage
+from esper.growth.actions import NUM_OPS, ActionMasks, BlendAlgorithm
 
 Array = NDArray[np.float32]
 

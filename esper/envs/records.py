@@ -14,7 +14,7 @@ from torch import Tensor
 from esper.envs.history import HostHistory
 from esper.envs.instances import Instance
 from esper.envs.observations import Observation
-from esper.lifecycle import Applied, SlotState, Transitions
+from esper.growth import Applied, SlotState, Transitions
 from esper.population import PROBE_NAMES
 
 PlantedModule: TypeAlias = tuple[int, int]

@@ -25,11 +25,11 @@ from esper.envs.rewards import (
     total,
 )
 from esper.envs.twins import TwinCache
-from esper.lifecycle import SlotState
+from esper.growth import SlotState
 from esper.population import Scores, Valuation
-from esper.state import State, plain_fields
+from esper.runtime.state import State, plain_fields
+from esper.runtime.user_code import UsersCodeError, is_ours, named, of_the_user
 from esper.tasks import TaskData
-from esper.user_code import UsersCodeError, is_ours, named, of_the_user
 
 
 class Rewarder:

@@ -35,7 +35,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from esper.lifecycle import SlotState, Stage
+from esper.growth import SlotState, Stage
 
 RENTS: dict[str, Callable[[Tensor], Tensor]] = {"linear": lambda share: share, "log": torch.log1p}
 """Rent as a function of added / host parameters."""

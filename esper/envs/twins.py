@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from esper.devices import device_name
 from esper.envs.breakdowns import Breakdown, as_guessing, breakdowns
 from esper.envs.instances import Instance, InstanceData, instance_data
 from esper.hosts import SegmentedHost, fault_mask
 from esper.population import GrowthStage, Population, Samples, evaluate, train_epoch
 from esper.population.layout import flatten_parameters
-from esper.ranks import Ranks
-from esper.rng import generator
-from esper.state import State, plain_fields
+from esper.runtime.devices import device_name
+from esper.runtime.ranks import Ranks
+from esper.runtime.rng import generator
+from esper.runtime.state import State, plain_fields
 from esper.tasks import TaskData, epoch_indices
 from esper.tasks.augment import NO_AUGMENTATION, Augmentation
 from esper.tasks.batches import take_inputs, take_targets, told_apart

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from esper.growth.layouts import Layout, layout_of
+from esper.growth.slots import sort_slot_ids
 from esper.hosts.init import reset_parameters
-from esper.layouts import Layout, layout_of
-from esper.slots import sort_slot_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Place:
     Attributes:
         slot_id: its name.
         channels: of the feature there.
-        family: whose blueprints fit there; it says how the feature is laid out (:mod:`esper.layouts`).
+        family: whose blueprints fit there; it says how the feature is laid out (:mod:`esper.growth.layouts`).
     """
 
     slot_id: str

@@ -1,7 +1,7 @@
 """What a user's network must do to be a host, found out by running it before anything starts.
 
 Many hosts are trained side by side, measured against twins that must compute the same bits, and run from any place on:
-:mod:`esper.contracts` says what follows for a module, here is what follows for one in segments.
+:mod:`esper.runtime.contracts` says what follows for a module, here is what follows for one in segments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from esper.contracts import (
+from esper.runtime.contracts import (
     after_a_step,
     check_forward,
     check_input_left,
@@ -21,7 +21,7 @@ from esper.contracts import (
     gradients,
     run,
 )
-from esper.rng import global_streams
+from esper.runtime.rng import global_streams
 
 if TYPE_CHECKING:
     from esper.hosts.custom import CustomHost
@@ -35,7 +35,8 @@ def check_host(
     Args:
         what: key and name of the module.
         host: of the module, which shares its parameters.
-        module: as it was built, in the mode in which hosts will run; it passes :func:`~esper.contracts.check_forward`.
+        module: as it was built, in the mode in which hosts will run; it passes
+            :func:`~esper.runtime.contracts.check_forward`.
         others: as its builder makes them from other random streams.
         sample: ``[B, C, H, W]`` or ``int64 [B, T]``, B from 2 on.
         ends: names of the submodules behind which the host was cut.

@@ -20,11 +20,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from esper.contracts import Build, check_builds, check_forward, same
 from esper.hosts.base import Place, SegmentedHost
 from esper.hosts.contract import check_host
-from esper.rng import global_streams
-from esper.user_code import UsersCodeError, of_the_user
+from esper.runtime.contracts import Build, check_builds, check_forward, same
+from esper.runtime.rng import global_streams
+from esper.runtime.user_code import UsersCodeError, of_the_user
 
 
 class CustomHost(SegmentedHost):

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.attention import CausalAttention
+from esper.hosts.attention import CausalAttention
 from esper.hosts.base import Place, SegmentedHost
 from esper.hosts.init import draw_normal
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esper.actions import HEADS, NUM_HEADS, NUM_OPS, ActionMasks, Head, head_sizes, relevance
+from esper.growth.actions import HEADS, NUM_HEADS, NUM_OPS, ActionMasks, Head, head_sizes, relevance
 from esper.policy.distributions import MaskedCategorical, RowDescription
 
 SLOT_HEADS = ("flat", "pointer")

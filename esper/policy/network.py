@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper.actions import NUM_OPS, ActionMasks, Head
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
 from esper.envs.features import num_features as num_features_of
+from esper.growth.actions import NUM_OPS, ActionMasks, Head
 from esper.policy.distributions import MaskedCategorical, RowDescription
 from esper.policy.heads import SLOT_HEADS, ActionHeads, ValueHead, orthogonal_linear
-from esper.precision import autocast
+from esper.runtime.precision import autocast
 
 Hidden = tuple[Tensor, Tensor]
 """LSTM state (h, c), each ``float [N, H]``."""

@@ -18,14 +18,14 @@ from torch import nn
 import esper
 from esper.blueprints import blueprint_ids, build_blueprint
 from esper.blueprints.contract import users_blueprints
-from esper.cache import cache_dir
-from esper.files import write_atomic
 from esper.hosts import CustomHost, Place
 from esper.population.contest import Timings, hold_contest
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
 from esper.population.trial import why_not
 from esper.population.workload import Workload
+from esper.runtime.cache import cache_dir
+from esper.runtime.files import write_atomic
 
 CACHE_FILE = "calibration.json"
 CACHE_VERSION = 1
@@ -205,7 +205,7 @@ def _code_digest() -> str:
     for part in ("population", "blueprints", "hosts"):
         for path in sorted((package / part).rglob("*.py")):
             digest.update(path.read_bytes())
-    digest.update((package / "blending.py").read_bytes())
+    digest.update((package / "growth" / "blending.py").read_bytes())
     return digest.hexdigest()
 
 

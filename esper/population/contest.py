@@ -14,7 +14,7 @@ from time import perf_counter
 
 import torch
 
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population.counterfactuals import Samples, valuate
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS, Mapping, build_mapping
 from esper.population.mapping.stacked import COMPILED_SUFFIX
@@ -22,7 +22,7 @@ from esper.population.population import Population
 from esper.population.training import GrowthStage
 from esper.population.trial import reason, try_out
 from esper.population.workload import Workload, bare_population, train_step
-from esper.rng import generator
+from esper.runtime.rng import generator
 
 BUDGET_SECONDS = 2.5
 """No new round begins after this; hosts of a CNN on digits then have 3 to 7 rounds behind them."""

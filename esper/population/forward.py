@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population.layout import Columns
 from esper.population.mapping import Features, Index, Mapping, Program, is_all
 from esper.population.plan import BlendCall, BodyCall, Flow, Plan, SlotPlan
 from esper.population.stack import Stack
-from esper.precision import autocast
-from esper.user_code import UsersCodeError, of_the_user
+from esper.runtime.precision import autocast
+from esper.runtime.user_code import UsersCodeError, of_the_user
 
 USERS_HOST = "host.target: the module"
 """How a user's host is named."""

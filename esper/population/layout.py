@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from esper.contracts import known_cause
+from esper.runtime.contracts import known_cause
 
 
 @dataclass(frozen=True, slots=True)

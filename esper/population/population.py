@@ -12,9 +12,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BlendAlgorithm
-from esper.blending import BlendedModule, Gate
 from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint
+from esper.growth.actions import BlendAlgorithm
+from esper.growth.blending import BlendedModule, Gate
 from esper.hosts import SegmentedHost, reset_parameters
 from esper.population.forward import USERS_HOST, Network
 from esper.population.layout import Columns, ParameterLayout, flatten_parameters, settle_buffers
@@ -22,8 +22,8 @@ from esper.population.mapping import Mapping, Program
 from esper.population.plan import Directory
 from esper.population.scaling import LossScales
 from esper.population.stack import Stack
-from esper.state import State
-from esper.user_code import blame, is_ours
+from esper.runtime.state import State
+from esper.runtime.user_code import blame, is_ours
 
 
 class Population:
@@ -38,7 +38,8 @@ class Population:
         num_envs: E.
         mapping: how copies are run.
         device, dtype: of all parameters.
-        autocast_dtype: what products and convolutions compute in (:mod:`esper.precision`), ``None`` for ``dtype``.
+        autocast_dtype: what products and convolutions compute in (:mod:`esper.runtime.precision`); ``None`` for
+            ``dtype``.
 
     Attributes:
         scales: loss scales, with fp16 only.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.state import State, copied
+from esper.runtime.state import State, copied
 
 INITIAL_SCALE = 2.0**12
 MIN_SCALE, MAX_SCALE = 2.0**-14, 2.0**24

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from esper.population.mapping import Program
-from esper.state import State, copied
+from esper.runtime.state import State, copied
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8

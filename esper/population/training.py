@@ -18,8 +18,8 @@ from esper.population.population import Population
 from esper.population.probes import PROBE_NAMES, slot_probes
 from esper.population.scaling import GradientNorms, Scaling
 from esper.population.stack import Stack, adam_step
+from esper.runtime.user_code import blame
 from esper.tasks.batches import Take, take_inputs, take_targets, told_apart
-from esper.user_code import blame
 
 INCUBATIONS = ("auxiliary", "straight_through")
 

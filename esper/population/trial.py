@@ -12,9 +12,8 @@ from textwrap import shorten
 
 import torch
 
-from esper.actions import BlendAlgorithm
 from esper.blueprints import blueprint_ids
-from esper.compiler import try_compiler
+from esper.growth.actions import BlendAlgorithm
 from esper.population.counterfactuals import Samples, valuate
 from esper.population.mapping import build_mapping, stacked
 from esper.population.mapping.stacked import COMPILED_SUFFIX
@@ -22,8 +21,9 @@ from esper.population.population import Population
 from esper.population.probes import PROBE_NAMES
 from esper.population.training import GrowthStage
 from esper.population.workload import Workload, bare_population, train_step
-from esper.rng import generator, global_streams
-from esper.user_code import UsersCodeError, place
+from esper.runtime.compiler import try_compiler
+from esper.runtime.rng import generator, global_streams
+from esper.runtime.user_code import UsersCodeError, place
 
 BLENDED_ALPHA = 0.5
 MAX_REASON = 240

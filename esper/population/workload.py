@@ -16,7 +16,7 @@ from esper.population.layout import flatten_parameters
 from esper.population.mapping import Mapping
 from esper.population.population import Population
 from esper.population.training import GrowthStage, train_epoch
-from esper.rng import generator
+from esper.runtime.rng import generator
 from esper.tasks.batches import Prepare, as_stored, take_inputs
 
 LEARNING_RATE = 1e-3

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_HEADS, NUM_OPS, ActionMasks
+from esper.growth.actions import NUM_HEADS, NUM_OPS, ActionMasks
 from esper.policy.network import ActResult, Hidden
-from esper.state import State, copied
+from esper.runtime.state import State, copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from esper.actions import HEADS, OP_NAMES, Head
+from esper.growth.actions import HEADS, OP_NAMES, Head
 from esper.policy.network import Evaluation
 from esper.ppo.buffer import RolloutBatch
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from esper.actions import NUM_HEADS
+from esper.growth.actions import NUM_HEADS
 from esper.policy.network import Evaluation, GrowthPolicy
 from esper.ppo.buffer import RolloutBatch, RolloutBuffer
 from esper.ppo.diagnostics import Metrics, RatioExplosionDiagnostic, Tally, ratio_explosion
@@ -27,7 +27,7 @@ from esper.ppo.losses import (
     surrogate,
     value_loss,
 )
-from esper.ranks import ALONE, Ranks
+from esper.runtime.ranks import ALONE, Ranks
 
 KL_STOP = 1.5
 """An update stops before a step at which approx_kl is above this many times ``target_kl``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esper.process import start
+from esper.launch.begin import start
 
 if __name__ == "__main__":
     raise SystemExit(start("esper.report.cli"))

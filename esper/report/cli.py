@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from esper.config.checks import known
-from esper.preemption import StopSignals
 from esper.report.compose import PAGE, Report, gather, write
 from esper.report.folders import is_run
 from esper.report.numbers import SCORES, STATISTICS
 from esper.report.tables import terminal_table
-from esper.terminal import console, say
+from esper.runtime.preemption import StopSignals
+from esper.runtime.terminal import console, say
 
 EPILOG = """\
 examples:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from esper.files import write_atomic
 from esper.report import figures, tables
 from esper.report.folders import EvaluationFolder, Run, find, read
 from esper.report.grouping import Configuration, Sweep, arrange
@@ -15,11 +14,12 @@ from esper.report.numbers import SCORES, Quantity, over_seeds, quantity
 from esper.report.page import Content, Picture, all_runs, html
 from esper.report.timelines import timeline
 from esper.report.vector import to_svg
-from esper.runs import RunState
-from esper.telemetry.drawing import Figure
-from esper.telemetry.palette import OP_COLOURS, STAGE_COLOURS
-from esper.telemetry.plots import save
-from esper.telemetry.view import CHOICE_SHARE, NEVER, RETURN, STAGE_SHARE, VAL
+from esper.runtime.files import write_atomic
+from esper.runtime.run_folder import RunState
+from esper.views.drawing import Figure
+from esper.views.palette import OP_COLOURS, STAGE_COLOURS
+from esper.views.plots import save
+from esper.views.text import CHOICE_SHARE, NEVER, RETURN, STAGE_SHARE, VAL
 
 PAGE = "index.html"
 SHOWN = len(figures.COLOURS)

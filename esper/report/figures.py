@@ -13,9 +13,9 @@ import numpy as np
 
 from esper.report.grouping import Configuration, Sweep
 from esper.report.numbers import Curve, Quantity, curve, estimate, over_seeds, tail_mean
-from esper.telemetry.drawing import Axes, Figure, MaxNLocator, Normalize, PercentFormatter, colormaps
-from esper.telemetry.palette import NEVER_COLOUR
-from esper.telemetry.plots import INK, style
+from esper.views.drawing import Axes, Figure, MaxNLocator, Normalize, PercentFormatter, colormaps
+from esper.views.palette import NEVER_COLOUR
+from esper.views.plots import INK, style
 
 COLOURS: tuple[str, ...] = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195", "#8C6D1F",

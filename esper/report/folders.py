@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from esper.runs import RunFolder, RunState
+from esper.runtime.run_folder import RunFolder, RunState
 
 EMPTY, KILLED, UNKNOWN = "empty", "killed", "unknown"
 """States that no run writes: nothing recorded; running by its own account, but its process is gone; no status."""

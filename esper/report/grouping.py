@@ -8,7 +8,7 @@ from typing import Any
 
 from esper.config import naming
 from esper.report.folders import Run
-from esper.runs import RunState
+from esper.runtime.run_folder import RunState
 
 IGNORED = frozenset(
     {"seed", "name", "devices", "num_threads", "resume", "env.mapping", "trainer.checkpoint_every", *naming.DERIVED}

@@ -16,9 +16,9 @@ from scipy.special import stdtrit
 
 from esper.report.folders import LEARNED, Run, number
 from esper.report.grouping import Configuration
-from esper.rng import generator
-from esper.statistics import LEVEL, crossed_bootstrap, iqm
-from esper.telemetry.view import RETURN
+from esper.runtime.rng import generator
+from esper.telemetry.statistics import LEVEL, crossed_bootstrap, iqm
+from esper.views.text import RETURN
 
 STATISTICS: tuple[str, ...] = ("mean", "iqm")
 DRAWS = 10_000
@@ -46,7 +46,7 @@ def estimate(values: Sequence[float | None], statistic: str) -> Estimate | None:
     Args:
         values: ``[R]``, one per run seed.
         statistic: ``mean`` has Student's interval; ``iqm``, the interquartile mean, a bootstrap's whose length is
-            corrected for few seeds (:func:`esper.statistics.crossed_bootstrap`).
+            corrected for few seeds (:func:`esper.telemetry.statistics.crossed_bootstrap`).
     """
     known = [value for value in values if value is not None]
     if not known:

@@ -11,7 +11,7 @@ from pathlib import Path
 from esper.report.folders import EMPTY, STATES, EvaluationFolder, Run
 from esper.report.grouping import Configuration, Sweep
 from esper.report.numbers import QUANTITIES, Estimate, Quantity, over_seeds, quantity, wall_seconds
-from esper.runs import RunState
+from esper.runtime.run_folder import RunState
 
 CSS = Path(__file__).with_name("page.css")
 

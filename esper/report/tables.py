@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from esper.files import replacing
 from esper.report.figures import ENV_EPOCHS
 from esper.report.grouping import Configuration, Sweep
 from esper.report.numbers import QUANTITIES, Estimate, Quantity, curve, over_seeds
-from esper.runs import RunState
-from esper.telemetry.folding import FoldingTable
-from esper.telemetry.view import RETURN, VAL
+from esper.runtime.files import replacing
+from esper.runtime.run_folder import RunState
+from esper.views.folding import FoldingTable
+from esper.views.text import RETURN, VAL
 
 CURVES = (RETURN, VAL)
 

@@ -12,11 +12,11 @@ from esper.report.figures import WIDTH, plain
 from esper.report.folders import LEARNED, Run, parse
 from esper.report.grouping import Configuration
 from esper.report.numbers import Quantity
-from esper.runs import RunFolder, RunState
-from esper.telemetry.drawing import Figure, Patch
-from esper.telemetry.palette import STAGE_COLOURS
-from esper.telemetry.plots import INK, style
+from esper.runtime.run_folder import RunFolder, RunState
 from esper.telemetry.slot_trace import DORMANT, KINDS, Episode, SlotTrace
+from esper.views.drawing import Figure, Patch
+from esper.views.palette import STAGE_COLOURS
+from esper.views.plots import INK, style
 
 TAIL_BYTES = 4 << 20
 """How much of the end of an event file is read: many episodes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import re
 
-from esper.telemetry.drawing import Figure, rc_context
-from esper.telemetry.plots import INK
+from esper.views.drawing import Figure, rc_context
+from esper.views.plots import INK
 
 THEME = {
     INK.lower(): "var(--ink)",

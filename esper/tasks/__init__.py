@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from esper.runtime.user_code import UsersCodeError, is_ours, named, of_the_user
 from esper.tasks import cifar10, digits, fashion_mnist, synthetic, textbook, tinystories
 from esper.tasks.data import IGNORED, Kind, Split, TaskData
 from esper.tasks.options import TaskOptions
 from esper.tasks.order import epoch_indices
-from esper.user_code import UsersCodeError, is_ours, named, of_the_user
 
 TASKS: dict[str, Callable[[TaskOptions], TaskData]] = {
     "digits": digits.load,

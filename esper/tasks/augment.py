@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.rng import generator
+from esper.runtime.rng import generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

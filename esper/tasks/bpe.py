@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from esper.cache import cache_dir
-from esper.files import write_atomic
+from esper.runtime.cache import cache_dir
+from esper.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from esper.downloads import DataError, Source, fetch, unpack
 from esper.tasks.data import Split, TaskData
+from esper.tasks.downloads import DataError, Source, fetch, unpack
 from esper.tasks.folders import data_folders, find
 from esper.tasks.options import TaskOptions
 from esper.tasks.pixels import split_pixels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from esper.rng import derive_seed
+from esper.runtime.rng import derive_seed
 from esper.tasks.data import TaskData, split_and_standardise
 from esper.tasks.options import TaskOptions
 from esper.tasks.published import digest, require_equal

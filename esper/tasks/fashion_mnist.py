@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esper.downloads import DataError, Source, fetch
 from esper.tasks.data import Split, TaskData
+from esper.tasks.downloads import DataError, Source, fetch
 from esper.tasks.folders import data_folders, find, read_gzip
 from esper.tasks.options import TaskOptions
 from esper.tasks.pixels import split_pixels

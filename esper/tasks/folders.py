@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.cache import cache_dir
-from esper.downloads import DataError
+from esper.runtime.cache import cache_dir
+from esper.tasks.downloads import DataError
 from esper.tasks.options import TaskOptions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from esper.rng import generator
+from esper.runtime.rng import generator
 
 
 def epoch_indices(pool: Tensor, count: int, *seed_parts: int | str) -> Tensor:

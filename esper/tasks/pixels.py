@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from esper.rng import derive_seed
+from esper.runtime.rng import derive_seed
 from esper.tasks.data import Split, TaskData
 
 

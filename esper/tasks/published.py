@@ -7,11 +7,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from esper.cache import cache_dir
-from esper.downloads import DataError, Source, size_shown
+from esper.runtime.cache import cache_dir
+from esper.runtime.terminal import say
 from esper.tasks.data import Split
+from esper.tasks.downloads import DataError, Source, size_shown
 from esper.tasks.options import TaskOptions
-from esper.terminal import say
 
 ELSEWHERE = "remove it, so that it is looked for elsewhere, or name a folder that has it with task.root=<folder>"
 

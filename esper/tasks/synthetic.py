@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from esper.rng import generator
+from esper.runtime.rng import generator
 from esper.tasks.data import Split, TaskData
 from esper.tasks.options import TaskOptions
 from esper.tasks.pixels import split_pixels

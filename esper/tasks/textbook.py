@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from pydoc_data.topics import topics
 
-from esper.rng import derive_seed
+from esper.runtime.rng import derive_seed
 from esper.tasks.data import TaskData
 from esper.tasks.options import TaskOptions
 from esper.tasks.text import Texts, text_task

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from esper.downloads import DataError, Source, fetch
 from esper.tasks.data import TaskData
+from esper.tasks.downloads import DataError, Source, fetch
 from esper.tasks.folders import data_folders, find
 from esper.tasks.options import TaskOptions
 from esper.tasks.published import require_file

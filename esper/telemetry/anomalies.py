@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from esper.runtime.records import Metrics, without_times
 from esper.telemetry.events import Anomaly
-from esper.telemetry.records import Metrics, without_times
-from esper.telemetry.view import NEVER, VAL
+from esper.views.text import NEVER, VAL
 
 ENTROPY_PREFIX = "losses/entropy/"
 EXPLAINED_VARIANCE = "losses/explained_variance"

@@ -7,9 +7,9 @@ import queue
 import threading
 from collections.abc import Callable
 
+from esper.runtime.records import Metrics
 from esper.telemetry.events import Event
 from esper.telemetry.hub import Logger
-from esper.telemetry.records import Metrics
 
 MAX_PENDING = 100_000
 """Calls that may wait: some iterations' events."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from esper.state import State
+from esper.runtime.records import Metrics
+from esper.runtime.state import State
 from esper.telemetry.events import Event, from_state, to_state
-from esper.telemetry.records import Metrics
 
 
 class EventBuffer:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from esper.actions import HEADS, OP_NAMES
-from esper.lifecycle import STAGE_NAMES
+from esper.growth import STAGE_NAMES
+from esper.growth.actions import HEADS, OP_NAMES
 
 PLACEHOLDERS: dict[str, tuple[str, ...] | None] = {
     "op": OP_NAMES,

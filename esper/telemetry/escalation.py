@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from esper.runtime.records import Metrics
 from esper.telemetry.anomalies import AnomalyLimits, accuracy_gain, detect
 from esper.telemetry.events import Event, Level, LevelChanged
-from esper.telemetry.records import Metrics
 
 
 class Escalation:

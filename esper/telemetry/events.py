@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from esper.actions import HEADS, OP_HEADS, OP_NAMES, STYLE_NAMES, Head, Op
-from esper.telemetry.records import json_safe
+from esper.growth.actions import HEADS, OP_HEADS, OP_NAMES, STYLE_NAMES, Head, Op
+from esper.runtime.records import json_safe
 
 
 class Level(IntEnum):

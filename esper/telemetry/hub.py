@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from esper.runs import final_state
+from esper.runtime.records import Metrics
+from esper.runtime.run_folder import final_state
+from esper.runtime.terminal import say
 from esper.telemetry.events import Event, Level
-from esper.telemetry.records import Metrics
-from esper.terminal import say
 
 
 class Logger(Protocol):

@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from esper.files import naming
+from esper.runtime.files import naming
+from esper.runtime.records import Metrics, json_safe
 from esper.telemetry.events import Event, to_record
-from esper.telemetry.records import Metrics, json_safe
 
 BUFFER_BYTES = 1 << 20
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from esper.slots import SLOT_PATTERN, sort_slot_ids
+from esper.growth.slots import SLOT_PATTERN, sort_slot_ids
 
 DORMANT, CULLED = "DORMANT", "CULLED"
 

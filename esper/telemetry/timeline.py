@@ -24,7 +24,7 @@ class EpisodeTimeline:
     """One episode of one host. Row t belongs to host epoch t + 1.
 
     Attributes:
-        stages: ``int [T, S]``, indices of :class:`esper.lifecycle.Stage`, while the epoch was trained.
+        stages: ``int [T, S]``, indices of :class:`esper.growth.Stage`, while the epoch was trained.
         alphas: ``float [T, S]`` in the epoch.
         blueprints: ``int [T, S]``; -1 means no module.
         ops: T actions; action t was applied before the epoch.

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from esper.files import write_atomic
-from esper.runs import RunFolder, RunState, final_state
+from esper.runtime.files import write_atomic
+from esper.runtime.records import Metrics, read_jsonl
+from esper.runtime.run_folder import RunFolder, RunState, final_state
+from esper.runtime.terminal import say
 from esper.telemetry.closing_tables import PlainTable, closing_numbers, controllers_table, lifecycle_tables
 from esper.telemetry.events import Event
 from esper.telemetry.hub import Logger
-from esper.telemetry.records import Metrics, read_jsonl
-from esper.terminal import say
 
 if TYPE_CHECKING:
     import wandb

@@ -13,12 +13,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from esper.preemption import StopSignals
 from esper.report.folders import KILLED, find
-from esper.runs import RunState
-from esper.telemetry.view import plain_line
-from esper.terminal import console as terminal
-from esper.terminal import reaches_somebody, say
+from esper.runtime.preemption import StopSignals
+from esper.runtime.run_folder import RunState
+from esper.runtime.terminal import console as terminal
+from esper.runtime.terminal import reaches_somebody, say
+from esper.views.text import plain_line
 from esper.watch.progress import Progress
 from esper.watch.screen import screen
 

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from esper.report.folders import KILLED, is_gone, number, parse
-from esper.runs import RunFolder, RunState
-from esper.telemetry.records import Metrics
+from esper.runtime.records import Metrics
+from esper.runtime.run_folder import RunFolder, RunState
 from esper.telemetry.slot_trace import SlotTrace
 from esper.watch.follow import Follower
 

@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from esper.report.folders import KILLED, UNKNOWN
-from esper.runs import RunState
-from esper.telemetry.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS, STAGE_COLOURS
-from esper.telemetry.view import (
+from esper.runtime.run_folder import RunState
+from esper.views.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS, STAGE_COLOURS
+from esper.views.text import (
     ABSENT,
     ADDED,
     BLOCKS,

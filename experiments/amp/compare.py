@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from esper.lifecycle.stages import REASONS, Reason
-from esper.telemetry.records import read_jsonl
-from esper.terminal import secure
+from esper.growth.stages import REASONS, Reason
+from esper.runtime.records import read_jsonl
+from esper.runtime.terminal import secure
 from experiments.jobs import Job, make
 
 SEEDS = (0, 1, 2)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from statistics import mean, stdev
 
-from esper.telemetry.records import read_jsonl
-from esper.terminal import secure
+from esper.runtime.records import read_jsonl
+from esper.runtime.terminal import secure
 
 RIVALS = ("never", "random", "heuristic")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from esper.config.evaluate import DEFAULT_CONTROLLERS
-from esper.terminal import secure
+from esper.runtime.terminal import secure
 from experiments.growing import Study, from_command_line
 
 STUDY = Study(

@@ -12,14 +12,14 @@ import time
 
 import torch
 
-from esper.actions import BlendAlgorithm
 from esper.blueprints import blueprint_ids
-from esper.build import Laboratory, build_laboratory
 from esper.config import compose
 from esper.envs.instances import Instance, InstancePool
+from esper.experiment.build import Laboratory, build_laboratory
+from esper.growth.actions import BlendAlgorithm
 from esper.population import GrowthStage, evaluate, train_epoch
-from esper.rng import generator
-from esper.terminal import secure
+from esper.runtime.rng import generator
+from esper.runtime.terminal import secure
 
 CONTROLS = ("nothing", "conv_light", "conv_heavy")
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 
 from esper.blueprints import blueprint_ids
-from esper.build import Laboratory, build_laboratory
-from esper.comparison import play
 from esper.config import compose
 from esper.controllers import Controller, PlannedGermination, Schedule, Static, everywhere
-from esper.devices import keep_freed_memory
 from esper.envs.instances import InstancePool
-from esper.runs import environment_info
-from esper.terminal import secure
+from esper.evaluation.play import play
+from esper.experiment.build import Laboratory, build_laboratory
+from esper.runtime.devices import keep_freed_memory
+from esper.runtime.run_folder import environment_info
+from esper.runtime.terminal import secure
 from experiments.tables import between_markers
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.config.evaluate import DEFAULT_CONTROLLERS
-from esper.terminal import secure
+from esper.runtime.terminal import secure
 from experiments.growing import Study, from_command_line
 from experiments.tables import between_markers, interval
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.statistics import Statistic, crossed_bootstrap, iqm, mean, times_drawn
-from esper.terminal import secure
+from esper.runtime.terminal import secure
+from esper.telemetry.statistics import Statistic, crossed_bootstrap, iqm, mean, times_drawn
 
 NUM_INSTANCES = 64
 FAMILY_MEANS = torch.tensor((0.0, 8.0, 3.0, 6.0, 2.0, -1.0, 5.0), dtype=torch.float64)

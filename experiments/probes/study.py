@@ -16,14 +16,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from esper.build import Laboratory, build_laboratory
 from esper.config import compose
 from esper.controllers import Never
 from esper.envs.features import feature_table
 from esper.envs.instances import InstancePool
+from esper.experiment.build import Laboratory, build_laboratory
 from esper.population import PROBE_NAMES
-from esper.runs import environment_info
-from esper.terminal import secure
+from esper.runtime.run_folder import environment_info
+from esper.runtime.terminal import secure
 from experiments.tables import between_markers
 
 README = Path(__file__).parent / "README.md"

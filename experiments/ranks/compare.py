@@ -12,9 +12,9 @@ from statistics import mean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.telemetry.drawing import Figure
-from esper.telemetry.records import read_jsonl
-from esper.terminal import secure
+from esper.runtime.records import read_jsonl
+from esper.runtime.terminal import secure
+from esper.views.drawing import Figure
 from experiments.jobs import Job, make
 
 SEEDS = (0, 1, 2)

@@ -14,14 +14,14 @@ from statistics import mean
 import torch
 
 from esper.blueprints import blueprint_ids
-from esper.build import build_laboratory
-from esper.comparison import play
 from esper.config import compose
 from esper.controllers import PlannedGermination, Schedule
-from esper.devices import keep_freed_memory
 from esper.envs.instances import InstancePool
-from esper.runs import environment_info
-from esper.terminal import secure
+from esper.evaluation.play import play
+from esper.experiment.build import build_laboratory
+from esper.runtime.devices import keep_freed_memory
+from esper.runtime.run_folder import environment_info
+from esper.runtime.terminal import secure
 from experiments.scaffold.reproduce import STUDY, WORDS
 from experiments.tables import between_markers
 

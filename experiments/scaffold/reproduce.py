@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from esper.terminal import secure
+from esper.runtime.terminal import secure
 from experiments.growing import Study, from_command_line
 
 FAMILIES = {

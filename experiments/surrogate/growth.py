@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS, Blueprint
 from esper.config import compose
 from esper.config.root import Config
 from esper.envs.instances import InstancePool
 from esper.envs.rewards import Potential, RewardInputs, charged_parameters, paired_reward, rent, total
-from esper.lifecycle import Applied, SlotState, Stage
+from esper.growth import Applied, SlotState, Stage
+from esper.growth.actions import NUM_BLUEPRINTS, Blueprint
 from esper.population.probes import NUM_PROBES, PROBE_NAMES
-from esper.rng import generator
+from esper.runtime.rng import generator
 from experiments.surrogate.simulated import CNN_PARAMETERS, HOST_PARAMETERS, Outcome
 
 PRESET = "digits_pays"

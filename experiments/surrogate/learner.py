@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS
-from esper.build import ppo_settings, scheduled
 from esper.config import compose
 from esper.config.root import Config
 from esper.envs.features import continuous_features, num_features
+from esper.experiment.build import ppo_settings, scheduled
+from esper.growth.actions import NUM_BLUEPRINTS
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
 from esper.ppo import Metrics, PPOSettings, RolloutBuffer, ppo_update
-from esper.rng import derive_seed, generator
-from esper.rollout import Carry, collect
+from esper.runtime.rng import derive_seed, generator
+from esper.training.rollout import Carry, collect
 from experiments.surrogate.simulated import SimulatedEnv
 
 

@@ -11,12 +11,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from esper.actions import BLUEPRINT_IDS, NUM_BLUEPRINTS, Blueprint, Head
 from esper.blueprints import build_blueprint, compatible
 from esper.envs.history import HostHistory
 from esper.envs.observations import Observation, observe
 from esper.envs.records import EnvView
-from esper.lifecycle import (
+from esper.growth import (
     Applied,
     GrowthRules,
     SeedReport,
@@ -30,6 +29,7 @@ from esper.lifecycle import (
     tick,
     transition,
 )
+from esper.growth.actions import BLUEPRINT_IDS, NUM_BLUEPRINTS, Blueprint, Head
 
 WIDTH = 8
 """Channels at every place of the digits host."""
@@ -97,7 +97,7 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStep:
-    """What :func:`esper.rollout.collect` reads of a step: see :class:`esper.envs.records.StepResult`."""
+    """What :func:`esper.training.rollout.collect` reads of a step: see :class:`esper.envs.records.StepResult`."""
 
     observation: Observation
     reward: Tensor

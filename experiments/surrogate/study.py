@@ -16,13 +16,13 @@ from unittest.mock import patch
 
 import torch
 
-from esper.actions import Blueprint
-from esper.build import growth_rules
-from esper.lifecycle import Stage
+from esper.experiment.build import growth_rules
+from esper.growth import Stage
+from esper.growth.actions import Blueprint
 from esper.population.probes import PROBE_NAMES
 from esper.ppo.buffer import RolloutBatch
-from esper.rng import generator
-from esper.terminal import secure
+from esper.runtime.rng import generator
+from esper.runtime.terminal import secure
 from experiments.surrogate.growth import (
     FAMILIES,
     NUM_EPOCHS,

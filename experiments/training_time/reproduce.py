@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esper.rng import generator
-from esper.runs import RunFolder
-from esper.statistics import crossed_bootstrap
-from esper.telemetry.drawing import Figure
-from esper.terminal import secure
+from esper.runtime.rng import generator
+from esper.runtime.run_folder import RunFolder
+from esper.runtime.terminal import secure
+from esper.telemetry.statistics import crossed_bootstrap
+from esper.views.drawing import Figure
 from experiments.growing import curves, evaluate
 from experiments.growth_pays.reproduce import STUDY
 from experiments.jobs import Job, make

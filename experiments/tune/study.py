@@ -16,8 +16,8 @@ from pathlib import Path
 import optuna
 from optuna.trial import Trial, TrialState
 
-from esper.telemetry.records import read_jsonl
-from esper.terminal import secure
+from esper.runtime.records import read_jsonl
+from esper.runtime.terminal import secure
 from experiments.jobs import GO_ON, QUIET
 
 RETURN = "charts/episodic_return"

@@ -26,13 +26,13 @@ from collections.abc import Mapping
 from typing import Any
 
 PRELOADED = (
-    "esper.training_run",
-    "esper.launch",
-    "esper.evaluation",
-    "esper.standings",
+    "esper.training.run",
+    "esper.launch.spawn",
+    "esper.evaluation.run",
+    "esper.evaluation.results",
     "esper.report.cli",
     "esper.watch.cli",
-    "esper.config.cli",
+    "esper.launch.cli",
     "sklearn.datasets",
     "torch.profiler",
     "torch.utils.data",

@@ -11,12 +11,12 @@ from helpers import SMALL, small_laboratory
 from esper.blueprints import blueprint_ids
 from esper.config import Config, compose, from_yaml, summary, to_plain, to_yaml
 from esper.config.naming import DERIVED, configuration_letters
-from esper.config.preflight import preflight
-from esper.continuation import configuration_hash, differences
-from esper.tuning.fingerprint import fingerprint
+from esper.evaluation.tuning.fingerprint import fingerprint
+from esper.experiment.preflight import preflight
+from esper.experiment.resume import configuration_hash, differences
 
 if TYPE_CHECKING:
-    from conftest import CommandLine
+    from command_line import CommandLine
 
 PROBES = "observation.slot_probes=[dead_channels,effective_rank]"
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from helpers import SMALL
 
-from esper.checkpoint import load_checkpoint
 from esper.config import Config, compose
 from esper.config.wandb import TrainWandbConfig
-from esper.telemetry.records import read_jsonl, without_times
-from esper.training_run import train
+from esper.experiment.checkpoint import load_checkpoint
+from esper.runtime.records import read_jsonl, without_times
+from esper.training.run import train
 
 pytestmark = pytest.mark.slow
 
@@ -152,10 +152,10 @@ CHANGES: dict[str, tuple[str, str]] = {
 ELSEWHERE = {
     **{f"wandb.{item.name}": "tests/telemetry/test_wandb.py" for item in dataclasses.fields(TrainWandbConfig)},
     "devices": "tests/ranks",
-    "plugins": "tests/config/test_plugins.py",
-    "resume": "tests/config/test_cli.py and tests/trainer/test_resume.py",
-    "checkpoint.path": "tests/trainer/test_transfer.py",
-    "checkpoint.partial": "tests/trainer/test_transfer.py",
+    "plugins": "tests/launch/test_plugins.py",
+    "resume": "tests/launch/test_cli.py and tests/training/test_resume.py",
+    "checkpoint.path": "tests/experiment/test_transfer.py",
+    "checkpoint.partial": "tests/experiment/test_transfer.py",
     "policy.compile": "tests/policy",
     "observation.num_features": "tests/config/test_derived.py: follows from other fields; another number is refused",
     "observation.num_blueprints": "tests/config/test_derived.py: follows from what is registered; another is refused",

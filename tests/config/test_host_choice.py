@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from esper.build import build_laboratory
 from esper.config import CONF_DIR, Config, compose, from_yaml, to_yaml
 from esper.config.errors import explain
 from esper.config.hosts import HOST_SCHEMAS, CustomConfig, TransformerConfig
-from esper.config.preflight import preflight
+from esper.experiment.build import build_laboratory
+from esper.experiment.preflight import preflight
 from esper.hosts import HOSTS, READS, build_host
-from esper.rng import generator
+from esper.runtime.rng import generator
 
 TASK_OF = {
     "cifar10": "synthetic_images",

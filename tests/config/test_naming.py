@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from esper.config.naming import as_typed, configuration_letters, job_name, readable, sweep_name
 
 if TYPE_CHECKING:
-    from conftest import CommandLine
+    from command_line import CommandLine
 
 MAX_NAME = 255
 """Bytes that file systems take in a name."""

@@ -16,10 +16,10 @@ import esper.config.hosts
 import esper.config.learning
 import esper.config.root
 import esper.config.wandb
-from esper.actions import HEADS
 from esper.config import Config, compose, load, to_plain
 from esper.config.learning import EntropyMultipliers
-from esper.continuation import flat
+from esper.experiment.resume import flat
+from esper.growth.actions import HEADS
 
 MODULES = (
     esper.config.growth,

@@ -16,7 +16,7 @@ from esper.config.evaluate import EvaluateConfig
 from esper.config.words import quoted, readable_by_hydra
 
 if TYPE_CHECKING:
-    from conftest import CommandLine
+    from command_line import CommandLine
 
 HYDRAS = ("hydra.run.dir", "hydra.sweep.dir")
 PATHS = [

@@ -7,12 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS, Head
 from esper.controllers import Controller
 from esper.envs.history import HostHistory
 from esper.envs.observations import Observation, observe
 from esper.envs.records import EnvView
-from esper.lifecycle import (
+from esper.growth import (
     Applied,
     GrowthRules,
     SlotState,
@@ -24,6 +23,7 @@ from esper.lifecycle import (
     tick,
     transition,
 )
+from esper.growth.actions import NUM_BLUEPRINTS, Head
 from esper.population.probes import PROBE_NAMES
 
 NUM_EPOCHS = 25

@@ -10,19 +10,6 @@ from hypothesis import strategies as st
 from simulated import Simulated, fits_all
 from torch import Tensor
 
-from esper.actions import (
-    NUM_BLUEPRINTS,
-    NUM_OPS,
-    OP_GERMINATE,
-    OP_WAIT,
-    Blueprint,
-    Head,
-    Op,
-    Tempo,
-    canonical,
-    head_sizes,
-)
-from esper.build import Laboratory
 from esper.controllers import (
     AFTER_TRAINING,
     CONTROLLERS,
@@ -34,7 +21,20 @@ from esper.controllers import (
     Static,
     build_controller,
 )
-from esper.lifecycle import GrowthRules, Stage
+from esper.experiment.build import Laboratory
+from esper.growth import GrowthRules, Stage
+from esper.growth.actions import (
+    NUM_BLUEPRINTS,
+    NUM_OPS,
+    OP_GERMINATE,
+    OP_WAIT,
+    Blueprint,
+    Head,
+    Op,
+    Tempo,
+    canonical,
+    head_sizes,
+)
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
 

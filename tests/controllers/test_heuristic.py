@@ -10,9 +10,9 @@ from helpers import play_episode, small_env, small_laboratory
 from simulated import Simulated, fits_all
 from torch import Tensor
 
-from esper.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Head, Op
 from esper.controllers import Heuristic, HeuristicParameters
-from esper.lifecycle import GrowthRules, Stage
+from esper.growth import GrowthRules, Stage
+from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Head, Op
 
 DIGITS = GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 

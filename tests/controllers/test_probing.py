@@ -10,11 +10,11 @@ from helpers import play_episode, small_env, small_laboratory
 from simulated import Simulated, fits_all
 from torch import Tensor
 
-from esper.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Blueprint, Head
 from esper.controllers import ProbeAndKeep, ProbeAndKeepParameters, ProbeRule, ProbeRuleParameters
 from esper.envs.features import num_features
 from esper.envs.records import EnvView
-from esper.lifecycle import GrowthRules, Stage
+from esper.growth import GrowthRules, Stage
+from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Blueprint, Head
 
 DIGITS = GrowthRules(max_developing=3, max_seeds=1, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 

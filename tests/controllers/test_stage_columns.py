@@ -12,7 +12,7 @@ from simulated import Simulated, fits_all
 
 from esper.controllers import Controller, RandomLegal
 from esper.envs.features import SILENT_STAGES, feature_table
-from esper.lifecycle import STAGE_NAMES, GrowthRules
+from esper.growth import STAGE_NAMES, GrowthRules
 
 RULES = (
     GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=1, embargo_epochs=2),

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.actions import Op
 from esper.envs import growth
 from esper.envs.breakdowns import Breakdown, guessing
 from esper.envs.growth import GrowthEnv
 from esper.envs.records import StepResult
 from esper.envs.rewards import REWARDS, Potential, RewardInputs, paired_reward
+from esper.growth.actions import Op
 from esper.ppo.gae import gae
 
 NAN, INF = float("nan"), float("inf")

@@ -7,9 +7,9 @@ import torch
 from helpers import action, small_env, small_laboratory, waits
 from torch import Tensor
 
-from esper.actions import OP_FOSSILIZE, Op
 from esper.envs.features import feature_table
-from esper.lifecycle import Stage
+from esper.growth import Stage
+from esper.growth.actions import OP_FOSSILIZE, Op
 
 EPOCHS = 10
 GERMINATE = action(Op.GERMINATE, slot=1, blueprint=1, alpha_target=2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from esper.actions import Blueprint, Op
 from esper.config import compose
 from esper.controllers.base import germinate, on_slot, waiting
-from esper.lifecycle import Stage
+from esper.growth import Stage
+from esper.growth.actions import Blueprint, Op
 from tests.helpers import small_env, small_laboratory
 
 

@@ -21,13 +21,13 @@ from helpers import (
 )
 from torch import Tensor
 
-from esper.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed, Head, Op, head_sizes
-from esper.build import Laboratory
 from esper.envs.features import BASE_INDEX, feature_table
 from esper.envs.instances import InstancePool
 from esper.envs.records import StepResult
-from esper.lifecycle import Stage
-from esper.lifecycle.stages import REASONS, Reason
+from esper.experiment.build import Laboratory
+from esper.growth import Stage
+from esper.growth.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed, Head, Op, head_sizes
+from esper.growth.stages import REASONS, Reason
 from esper.population import MAPPINGS, NUM_PROBES, PROBE_NAMES, probe_hosts
 from esper.population.scaling import MAX_SCALE
 

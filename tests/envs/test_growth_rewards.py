@@ -22,13 +22,13 @@ from helpers import (
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from esper.actions import AlphaSpeed, AlphaTarget, Op
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.records import StepResult
 from esper.envs.rewards import REWARDS, total
+from esper.growth import Stage
+from esper.growth.actions import AlphaSpeed, AlphaTarget, Op
 from esper.hosts import SegmentedHost
-from esper.lifecycle import Stage
 from esper.population import MAPPINGS
 
 CONV_LIGHT, BOTTLENECK = 1, 5

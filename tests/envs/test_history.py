@@ -7,11 +7,11 @@ from math import log
 import pytest
 import torch
 
-from esper.actions import Op
 from esper.envs.features import feature_table
 from esper.envs.history import HostHistory
 from esper.envs.observations import observe
-from esper.lifecycle import SlotState
+from esper.growth import SlotState
+from esper.growth.actions import Op
 
 
 def shown(history: HostHistory) -> dict[str, float]:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.actions import Op
 from esper.envs.features import (
     SLOT_INDEX,
     Feature,
@@ -21,7 +20,8 @@ from esper.envs.features import (
 )
 from esper.envs.history import HostHistory
 from esper.envs.observations import observe
-from esper.lifecycle import AlphaMode, SlotState, Stage
+from esper.growth import AlphaMode, SlotState, Stage
+from esper.growth.actions import Op
 from esper.population.probes import PROBE_NAMES
 
 NAN, INF = float("nan"), float("inf")

@@ -7,11 +7,11 @@ import torch
 from helpers import plain_points, small_env, small_laboratory, waits
 from torch.nn.functional import cross_entropy
 
-from esper.actions import OP_WAIT, Blueprint
-from esper.build import Laboratory
 from esper.envs.growth import GrowthEnv
 from esper.envs.records import PlantedModule, StepResult
-from esper.lifecycle import Stage
+from esper.experiment.build import Laboratory
+from esper.growth import Stage
+from esper.growth.actions import OP_WAIT, Blueprint
 
 PLAN: dict[int, list[PlantedModule]] = {
     0: [(0, Blueprint.CONV_LIGHT), (2, Blueprint.DEPTHWISE)],

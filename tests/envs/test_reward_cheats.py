@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from reward_episodes import CHANCE, NAN, PENALTY, Episode, points
 from torch import Tensor
 
-from esper.actions import AlphaSpeed, AlphaTarget, Op
-from esper.build import Laboratory
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.records import EnvView
 from esper.envs.rewarder import Rewarder
 from esper.envs.rewards import REWARDS, Potential
-from esper.lifecycle import Stage
+from esper.experiment.build import Laboratory
+from esper.growth import Stage
+from esper.growth.actions import AlphaSpeed, AlphaTarget, Op
 
 BOTTLENECK = USEFUL = 5
 STARVED = 1

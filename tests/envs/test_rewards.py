@@ -26,7 +26,7 @@ from esper.envs.rewards import (
     reward_family,
     total,
 )
-from esper.lifecycle import SlotState, Stage
+from esper.growth import SlotState, Stage
 
 
 @pytest.mark.parametrize("family", REWARDS)

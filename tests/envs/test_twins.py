@@ -10,15 +10,15 @@ import torch
 from helpers import mask_host, plain_points, small_laboratory
 from torch import nn
 
-from esper.build import Laboratory
 from esper.envs import twins as twins_module
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.twins import TwinCache
+from esper.experiment.build import Laboratory
 from esper.hosts import SegmentedHost, fault_mask, reset_parameters
 from esper.population import MAPPINGS, GrowthStage
 from esper.population.stack import adam_step
 from esper.population.training import plan_training, step_gradients
-from esper.rng import generator
+from esper.runtime.rng import generator
 from esper.tasks import epoch_indices
 
 FAMILIES = ("intact", "starved_1", "centre_tap_12", "few_classes")

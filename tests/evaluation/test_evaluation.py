@@ -15,16 +15,16 @@ import torch
 from helpers import SMALL
 from processes import run
 
-from esper.build import build_laboratory
-from esper.checkpoint import save_checkpoint
 from esper.config import compose, to_plain
 from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Console
 from esper.config.wandb import WandbConfig, WandbMode
 from esper.evaluate import main
-from esper.evaluation import check, evaluate
-from esper.preemption import Preempted
-from esper.runs import RunState
+from esper.evaluation.run import check, evaluate
+from esper.experiment.build import build_laboratory
+from esper.experiment.checkpoint import save_checkpoint
+from esper.runtime.preemption import Preempted
+from esper.runtime.run_folder import RunState
 
 CONTROLLERS = ["never", "learned", "schedule_best", "random", "static_final"]
 WORDS = (*SMALL, "env.num_epochs=8", "instances.num_train=7")
@@ -255,7 +255,7 @@ def test_an_evaluation_that_is_stopped_says_what_it_has_tuned(
     def stop(*arguments: object) -> None:
         raise Preempted(15)
 
-    monkeypatch.setattr("esper.evaluation._play", stop)
+    monkeypatch.setattr("esper.evaluation.run._play", stop)
     seen = replace(config, controllers=["schedule_best"], console=Console.plain)
     with pytest.raises(Preempted):
         evaluate(seen, tmp_path)

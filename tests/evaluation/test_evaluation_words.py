@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from helpers import SMALL
 
-from esper.build import build_laboratory
-from esper.checkpoint import save_checkpoint
 from esper.config import compose, to_plain
 from esper.config.evaluate import EvaluateConfig
-from esper.evaluation import OWN_KEYS, check
+from esper.evaluation.run import OWN_KEYS, check
+from esper.experiment.build import build_laboratory
+from esper.experiment.checkpoint import save_checkpoint
 
 NUM_EPOCHS = 10
 CONTROLLERS = ["learned", "never", "heuristic", "schedule_best"]
@@ -91,6 +91,6 @@ def test_what_is_the_runs_own_is_said_to_be_the_runs(
     def gone(*arguments: object, **options: object) -> None:
         raise ValueError("task.root: no data")
 
-    monkeypatch.setattr("esper.config.preflight.load_task", gone)
+    monkeypatch.setattr("esper.experiment.preflight.load_task", gone)
     with pytest.raises(ValueError, match=r"^checkpoint: the run of .* cannot be played here: task.root: no data$"):
         check(config)

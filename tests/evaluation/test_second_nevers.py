@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from esper.telemetry.evaluation_view import EvaluationRow
-from esper.verdict import second_nevers
+from esper.evaluation.closing import second_nevers
+from esper.views.evaluation import EvaluationRow
 
 
 def test_rivals_that_kept_nothing_are_named_and_no_others() -> None:

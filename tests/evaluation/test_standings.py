@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from esper.comparison import Outcome
 from esper.config.errors import RunError
 from esper.config.evaluate import EvaluateConfig
 from esper.envs.instances import Instance
 from esper.envs.records import EpisodeRecord
-from esper.standings import Judge, Standing, family_rows, way_to_the_oracle
-from esper.tallies import OpCounts
+from esper.evaluation.play import Outcome
+from esper.evaluation.results import Judge, Standing, family_rows, way_to_the_oracle
+from esper.telemetry.counters import OpCounts
 from esper.telemetry.timeline import EpisodeTimeline
 
 FAMILIES = ("intact", "intact", "starved_0", "starved_0")

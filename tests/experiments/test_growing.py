@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from processes import LIMIT
 
-from esper.actions import HEADS
 from esper.config import compose
+from esper.growth.actions import HEADS
 from experiments.fashion_pays.reproduce import STUDY as FASHION
 from experiments.growing import Study, family_table, from_command_line, reproduce, seed_table, train_and_tune
 from experiments.growth_pays.reproduce import STUDY as PAYS

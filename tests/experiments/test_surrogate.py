@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS, Blueprint
-from esper.build import build_task_host
 from esper.controllers import Never, PlannedGermination, Schedule
 from esper.envs.records import EnvView
-from esper.rng import generator
+from esper.experiment.build import build_task_host
+from esper.growth.actions import NUM_BLUEPRINTS, Blueprint
+from esper.runtime.rng import generator
 from esper.tasks import load_task
 from experiments.surrogate.growth import (
     FAMILIES,

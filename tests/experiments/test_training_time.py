@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from esper.config import compose
-from esper.runs import RunFolder
+from esper.runtime.run_folder import RunFolder
 from experiments.jobs import Job
 from experiments.training_time import reproduce as longer
 from experiments.training_time.reproduce import CHECKPOINT_EVERY, LOOKS, NUM_ITERATIONS, Scores

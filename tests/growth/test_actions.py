@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from esper import actions
-from esper.actions import AlphaSpeed, BlendAlgorithm, Head, Op, Style, describe, head_sizes, relevance
+from esper.growth import actions
+from esper.growth.actions import AlphaSpeed, BlendAlgorithm, Head, Op, Style, describe, head_sizes, relevance
 
 
 def test_lookup_tables_equal_the_enums() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from esper.actions import AlphaCurve, BlendAlgorithm
-from esper.blending import BlendedModule, Gate, blend, curve
+from esper.growth.actions import AlphaCurve, BlendAlgorithm
+from esper.growth.blending import BlendedModule, Gate, blend, curve
 
 CURVES = list(AlphaCurve)
 ALGORITHMS = list(BlendAlgorithm)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.slots import parse_slot_id, select_slots, sort_slot_ids
+from esper.growth.slots import parse_slot_id, select_slots, sort_slot_ids
 
 PLACES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20)), min_size=1, max_size=20, unique=True).map(
     lambda cells: [f"r{row}c{col}" for row, col in cells]

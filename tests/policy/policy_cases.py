@@ -6,7 +6,7 @@ import torch
 from helpers import give_opinions
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS, NUM_OPS, OP_GERMINATE, OP_WAIT, ActionMasks, head_sizes
+from esper.growth.actions import NUM_BLUEPRINTS, NUM_OPS, OP_GERMINATE, OP_WAIT, ActionMasks, head_sizes
 from esper.policy import GrowthPolicy
 
 

@@ -20,7 +20,7 @@ from policy_cases import (
 )
 from torch import Tensor
 
-from esper.actions import (
+from esper.growth.actions import (
     HEADS,
     NUM_BLUEPRINTS,
     NUM_OPS,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from esper.actions import BlendAlgorithm, Blueprint
 from esper.blueprints import BLUEPRINTS, blueprint_ids
+from esper.growth.actions import BlendAlgorithm, Blueprint
 from esper.hosts import SegmentedHost, build_host, fault_mask, reset_parameters
 from esper.population import GrowthStage, Population, build_mapping
 from esper.population.layout import flatten_parameters
-from esper.rng import generator
+from esper.runtime.rng import generator
 
 CNN_BLUEPRINTS = [blueprint_ids().index(name) for name in BLUEPRINTS["cnn"] if name != Blueprint.NOOP.name.lower()]
 FAULTS = ("intact", "starved_1", "centre_tap_12")

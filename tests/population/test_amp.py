@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population import INCUBATIONS, MAPPINGS, PROBE_NAMES, Samples, evaluate, probe_hosts, train_epoch
 from esper.population.losses import row_losses, weighted_sums
 from tests.population.growing import CNN_BLUEPRINTS, batch, nothing, orders, pool, populate, random_growth, stir

@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import esper.population.mapping.stacked as stacked
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population import MAPPINGS, PROBE_NAMES, Population, Samples, contest, evaluate, train_epoch
 from esper.population.contest import hold_contest
 from esper.population.mapping import COMPILED_MAPPINGS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import esper.population.counterfactuals as counterfactuals
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population import MAPPINGS, GrowthStage, Population, Samples, Valuation, valuate
 from esper.population.counterfactuals import num_pair_configurations
 from esper.population.plan import Rows

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import small_laboratory
 
-from esper.actions import Blueprint
+from esper.growth.actions import Blueprint
 from esper.population import MultiplyAdds, training_multiply_adds
 
 CONV = 8 * 8 * 9

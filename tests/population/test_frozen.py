@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BlendAlgorithm
 from esper.blueprints import BLUEPRINTS, blueprint_ids, register, registry
 from esper.blueprints.residual import Residual
+from esper.growth.actions import BlendAlgorithm
 from esper.hosts import SegmentedHost
 from esper.population import INCUBATIONS, MAPPINGS, Population, build_mapping, train_epoch
 from esper.population.stack import Stack

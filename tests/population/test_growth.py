@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population import INCUBATIONS, MAPPINGS, GrowthStage, Population, Samples, evaluate, train_epoch
 from esper.population.stack import Stack, adam_step
 from esper.population.training import plan_training, step_gradients

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import NEEDS_FP16
 
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population import MAPPINGS, PROBE_NAMES, train_epoch
 from esper.population.scaling import GROWTH_INTERVAL, INITIAL_SCALE, MAX_SCALE, MIN_SCALE, GradientNorms, next_scales
 from esper.population.training import plan_parts, plan_scaling

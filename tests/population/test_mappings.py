@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BlendAlgorithm
 from esper.config import growth as config
+from esper.growth.actions import BlendAlgorithm
 from esper.population import INCUBATIONS, MAPPINGS, Population, Samples, build_mapping, evaluate, train_epoch
 from esper.population.mapping import COMPILED_MAPPINGS
 from esper.population.training import GrowthStage, plan_training, step_gradients

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import esper.population.counterfactuals as counterfactuals
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population import GrowthStage, valuate
 from esper.population.plan import Rows
 from esper.population.shapley import ShapleyPlan, choose_orders, needed_configurations, plan_shapley, shapley_values

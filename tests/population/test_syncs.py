@@ -13,7 +13,7 @@ from helpers import NEEDS_FP16
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population import INCUBATIONS, MAPPINGS, PROBE_NAMES, GrowthStage, Population, training
 from tests.population.growing import CNN_BLUEPRINTS, nothing, orders, pool, populate
 

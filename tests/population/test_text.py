@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BlendAlgorithm
 from esper.blueprints import BLUEPRINTS, blueprint_ids, compatible
+from esper.growth.actions import BlendAlgorithm
 from esper.hosts import SegmentedHost, build_host
 from esper.population import (
     INCUBATIONS,
@@ -27,7 +27,7 @@ from esper.population.layout import flatten_parameters
 from esper.population.losses import row_losses, weighted_sums
 from esper.population.probes import slot_probes
 from esper.population.training import plan_parts, take_step
-from esper.rng import generator
+from esper.runtime.rng import generator
 from esper.tasks.data import IGNORED
 
 VOCABULARY, CONTEXT, WIDTH, NUM_SLOTS, NUM_ENVS = 32, 12, 16, 4, 4

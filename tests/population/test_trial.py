@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.actions import Blueprint
 from esper.blueprints import BLUEPRINTS
-from esper.build import build_laboratory
 from esper.config import UsageError, compose
+from esper.experiment.build import build_laboratory
+from esper.growth.actions import Blueprint
 from esper.hosts import SegmentedHost
 from esper.population import MAPPINGS, build_mapping, calibration, contest
 from esper.population.calibration import cache_file, choose_mapping, require_mapping
@@ -22,8 +22,8 @@ from esper.population.contest import hold_contest
 from esper.population.mapping import COMPILED_MAPPINGS, stacked
 from esper.population.trial import try_out, why_not
 from esper.population.workload import Workload
-from esper.rng import generator
-from esper.training_run import train
+from esper.runtime.rng import generator
+from esper.training.run import train
 from tests.population.growing import digits_host
 from tests.population.test_calibration import folder, workload  # noqa: F401 (a fixture)
 
@@ -332,7 +332,7 @@ def test_what_a_users_code_does_now_decides_not_what_was_timed_before(
 def test_a_run_is_refused_before_it_has_a_folder_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BLUEPRINTS["cnn"], "norm", plain(lambda channels: nn.Softmax(dim=1)))
     monkeypatch.setattr("esper.blueprints.contract.users_blueprints", lambda family: {})
-    monkeypatch.setattr("esper.build.users_blueprints", lambda family: {})
+    monkeypatch.setattr("esper.experiment.build.users_blueprints", lambda family: {})
     with pytest.raises(
         ValueError, match=r"^env.mapping=grouped cannot run .*: blueprint norm: .*; choose loop or vmap"
     ):

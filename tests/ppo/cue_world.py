@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from esper.actions import NUM_BLUEPRINTS, NUM_OPS, OP_CULL, OP_GERMINATE, OP_WAIT, ActionMasks, Head
+from esper.growth.actions import NUM_BLUEPRINTS, NUM_OPS, OP_CULL, OP_GERMINATE, OP_WAIT, ActionMasks, Head
 from esper.policy import GrowthPolicy, Hidden
 from esper.ppo import RolloutBuffer
 

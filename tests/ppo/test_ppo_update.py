@@ -11,7 +11,7 @@ import torch
 from cue_world import filled_buffer, small_policy
 from helpers import NEEDS_FP16, RATIO_TOLERANCES
 
-from esper.actions import HEADS, OP_GERMINATE, OP_NAMES, Head
+from esper.growth.actions import HEADS, OP_GERMINATE, OP_NAMES, Head
 from esper.policy import GrowthPolicy
 from esper.ppo import ENTROPY_MULTIPLIERS, PPOSettings, RolloutBuffer, UpdateResult, gae, ppo_update
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esper.actions import OP_WAIT, ActionMasks, Blueprint
 from esper.controllers import RandomLegal
 from esper.envs.observations import Observation
-from esper.lifecycle import Applied, GrowthRules, SlotState, Stage
+from esper.growth import Applied, GrowthRules, SlotState, Stage
+from esper.growth.actions import OP_WAIT, ActionMasks, Blueprint
 from esper.policy import GrowthPolicy, Hidden
 from esper.policy.network import ActResult, Evaluation
 from experiments.surrogate.learner import Learner, play, recipe

@@ -150,7 +150,7 @@ def test_it_refuses_what_a_device_refuses(python: Run) -> None:
 
 def test_tests_marked_gpu_pass(python: Run) -> None:
     """But the one that needs CUDA's code generator."""
-    files = ("population/test_syncs.py", "population/test_amp.py", "policy/test_policy_amp.py", "ranks")
+    files = ("population/test_syncs.py", "population/test_amp.py", "policy/test_policy_amp.py", "launch/test_spawn.py")
     paths = [str(ROOT / "tests" / file) for file in files]
     printed = python("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *paths, cwd=ROOT)
     assert " passed" in printed

@@ -13,7 +13,7 @@ from scipy import stats
 
 from esper.report.folders import Run
 from esper.report.numbers import curve, estimate, flops_ratio, quantity, tail_mean, training_return, wall_seconds
-from esper.statistics import iqm
+from esper.telemetry.statistics import iqm
 
 KEY = "charts/episodic_return"
 

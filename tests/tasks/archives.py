@@ -19,8 +19,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.downloads import Source
 from esper.tasks import cifar10
+from esper.tasks.downloads import Source
 from esper.tasks.published import Census
 from tests.processes import LIMIT
 

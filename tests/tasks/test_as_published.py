@@ -12,8 +12,8 @@ import sklearn.datasets
 import torch
 from numpy.typing import NDArray
 
-from esper.downloads import DataError, Source
 from esper.tasks import TASKS, TaskOptions, cifar10, fashion_mnist, load_task, tinystories
+from esper.tasks.downloads import DataError, Source
 from esper.tasks.fashion_mnist import SYSTEM_FOLDER
 from tests.tasks.archives import cifar_archive, cifar_batch, idx, old_pickle, published, source
 

@@ -20,7 +20,7 @@ import pytest
 from filelock import FileLock
 from processes import LIMIT, started, wait_for
 
-from esper.downloads import CHUNK, DataError, Source, fetch, unpack
+from esper.tasks.downloads import CHUNK, DataError, Source, fetch, unpack
 from tests.tasks.archives import Server, left_in, serving, source, tar
 
 CONTENT = bytes(range(256)) * 800
@@ -92,7 +92,7 @@ FETCH = """
 import sys, json, signal
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
-from esper.downloads import Source, fetch
+from esper.tasks.downloads import Source, fetch
 fetch("toy", Source(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
 """
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from esper.config import compose
-from esper.config.preflight import preflight
+from esper.experiment.preflight import preflight
 from esper.tasks import cifar10
 from esper.tasks.fashion_mnist import SYSTEM_FOLDER
-from esper.training_run import train
+from esper.training.run import train
 from tests.tasks.archives import cifar_archive, published, serving
 
 QUICK = ("+debug=fast", "telemetry.console=off", "telemetry.plots=false", "env.mapping=loop", "task.max_samples=16")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from esper.downloads import DataError
 from esper.tasks import cifar10, fashion_mnist, load_task
 from esper.tasks.cifar10 import BINARY, PYTHON, ArrayUnpickler
 from esper.tasks.data import Split, TaskData
+from esper.tasks.downloads import DataError
 from esper.tasks.fashion_mnist import parse_idx
 from esper.tasks.folders import read_gzip
 from esper.tasks.options import TaskOptions

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.downloads import DataError
 from esper.envs.instances import InstancePool, instance_data
 from esper.tasks import IGNORED, TaskOptions, load_task, textbook, tinystories
 from esper.tasks.bpe import encode, trained_encoding
 from esper.tasks.data import Split
+from esper.tasks.downloads import DataError
 from esper.tasks.text import windows
 from tests.tasks.archives import serving, source
 

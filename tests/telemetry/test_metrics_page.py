@@ -8,10 +8,10 @@ import pytest
 from helpers import SMALL
 
 from esper.config import compose
+from esper.runtime.records import read_jsonl
 from esper.telemetry.catalogue import METRICS, explain
 from esper.telemetry.metrics_page import page
-from esper.telemetry.records import read_jsonl
-from esper.training_run import train
+from esper.training.run import train
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -7,10 +7,10 @@ import threading
 import pytest
 from processes import LIMIT
 
+from esper.runtime.records import Metrics
 from esper.telemetry.background import InBackground
 from esper.telemetry.events import Anomaly, Event
 from esper.telemetry.hub import TelemetryHub
-from esper.telemetry.records import Metrics
 
 EVENT = Anomaly(iteration=1, name="non_finite", message="2 minibatches skipped", value=2.0)
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from esper.runtime.records import Metrics
 from esper.telemetry.anomalies import AnomalyLimits
 from esper.telemetry.escalation import Escalation
 from esper.telemetry.events import Anomaly, Level, LevelChanged
-from esper.telemetry.records import Metrics
 
 HEALTHY: Metrics = {"losses/grad_norm": 0.5}
 SICK: Metrics = {"losses/grad_norm": 1e4}

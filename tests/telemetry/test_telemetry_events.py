@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.actions import BLUEPRINT_IDS, HEADS, OP_NAMES, Op
-from esper.lifecycle import Stage
+from esper.growth import Stage
+from esper.growth.actions import BLUEPRINT_IDS, HEADS, OP_NAMES, Op
+from esper.runtime.records import json_safe, read_jsonl, without_times
 from esper.telemetry import events
 from esper.telemetry.anomalies import AnomalyLimits, accuracy_gain, detect
 from esper.telemetry.events import (
@@ -23,9 +24,8 @@ from esper.telemetry.events import (
     RatioExplosion,
     to_record,
 )
-from esper.telemetry.palette import OP_COLOURS, STAGE_COLOURS
-from esper.telemetry.records import json_safe, read_jsonl, without_times
 from esper.telemetry.summary import ControllerSummary, Mean, mean_sem
+from esper.views.palette import OP_COLOURS, STAGE_COLOURS
 
 SLOT_IDS = ("r0c0", "r0c1", "r0c2")
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from esper.runtime.records import Metrics, read_jsonl
 from esper.telemetry.events import Event, GateEvaluated, LastAction, Level, StageChanged
 from esper.telemetry.hub import TelemetryHub, optional
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
-from esper.telemetry.records import Metrics, read_jsonl
 
 CHANGED = StageChanged(
     environment=1, iteration=2, epoch=3, slot="r0c0", blueprint="norm", before="TRAINING", after="BLENDING"

@@ -9,11 +9,11 @@ import pytest
 from helpers import SMALL
 
 from esper.config import compose
+from esper.runtime.records import read_jsonl
 from esper.telemetry import escalation
-from esper.telemetry.console import ConsoleLogger
 from esper.telemetry.events import Anomaly
-from esper.telemetry.records import read_jsonl
-from esper.training_run import train
+from esper.training.run import train
+from esper.views.console import ConsoleLogger
 
 
 def test_an_anomaly_has_the_next_iterations_kept_at_debug_and_a_broken_logger_stops_nothing(

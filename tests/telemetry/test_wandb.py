@@ -21,12 +21,12 @@ from wandb_file import OfflineRun, is_whole, offline_files
 
 import esper.telemetry.wandb_mirror as wandb_mirror
 from esper.config import compose, to_plain
-from esper.preemption import Preempted
-from esper.runs import RunFolder
+from esper.runtime.preemption import Preempted
+from esper.runtime.records import read_jsonl
+from esper.runtime.run_folder import RunFolder
 from esper.telemetry.hub import TelemetryHub
-from esper.telemetry.records import read_jsonl
 from esper.telemetry.wandb_mirror import mirrored
-from esper.training_run import train
+from esper.training.run import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -134,7 +134,7 @@ def test_the_checkpoint_goes_along_when_asked(finished: Path) -> None:
 @pytest.mark.slow
 def test_a_disabled_mirror_does_not_even_import_it(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from esper.config import compose; from esper.training_run import train;"
+        "import sys; from pathlib import Path; from esper.config import compose; from esper.training.run import train;"
         f"train(compose(*{(*BARE, 'telemetry.plots=false')!r}), Path({str(tmp_path / 'run')!r}));"
         "assert 'wandb' not in sys.modules"
     )
@@ -194,7 +194,7 @@ def test_after_a_stop_in_the_comparison_closing_tables_come_after_the_last_itera
         raise Preempted(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr("esper.training_run.compare", stopped)
+        patch.setattr("esper.training.run.compare", stopped)
         with pytest.raises(Preempted):
             train(compose(*words), tmp_path)
     train(replace(compose(*words), resume="auto"), tmp_path)

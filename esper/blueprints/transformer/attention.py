@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from esper.attention import CausalAttention
 from esper.blueprints.residual import token_residual
+from esper.hosts.attention import CausalAttention
 
 NUM_HEADS = 4
 
@@ -20,7 +20,10 @@ def build(channels: int) -> nn.Module:
 
 
 def norm_attention(channels: int, window: int | None = None) -> nn.Module:
-    """LayerNorm, projections, attention, projection; ``window`` as in :class:`~esper.attention.CausalAttention`."""
+    """LayerNorm, projections, attention, projection.
+
+    ``window`` is that of :class:`~esper.hosts.attention.CausalAttention`.
+    """
     return token_residual(
         channels,
         nn.LayerNorm(channels),

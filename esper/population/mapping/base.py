@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BlendAlgorithm
+from esper.growth.actions import BlendAlgorithm
 from esper.population.layout import ParameterLayout
 
 Features = Any
@@ -116,7 +116,7 @@ class Mapping(Protocol):
         algorithm: BlendAlgorithm,
         gate: Features | None,
     ) -> Features:
-        """What stands at a slot once a module is blended in (:func:`esper.blending.blend`), ``alpha [R]`` per row.
+        """Feature at a slot once a module is blended in, ``alpha [R]`` per row (:func:`esper.growth.blending.blend`).
 
         Where all rows are at one alpha it may be a number.
         """

@@ -12,8 +12,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from esper.actions import BlendAlgorithm
-from esper.blending import blend
+from esper.growth.actions import BlendAlgorithm
+from esper.growth.blending import blend
 from esper.population.layout import ParameterLayout
 from esper.population.mapping.base import Index, Program
 from esper.population.mapping.norms import normalises_input, safe_norm_input

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.attention import CausalAttention
+from esper.hosts.attention import CausalAttention
 from esper.hosts.transformer import Embedding, TiedHead
 from esper.population.layout import ParameterLayout
 from esper.population.mapping.base import Program

@@ -10,8 +10,8 @@ from types import FunctionType
 import torch
 from torch import Tensor
 
-from esper.actions import BlendAlgorithm
-from esper.blending import blend
+from esper.growth.actions import BlendAlgorithm
+from esper.growth.blending import blend
 from esper.population.mapping.base import Index, Program, is_all
 from esper.population.mapping.straight import straight_through
 

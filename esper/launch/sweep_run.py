@@ -1,0 +1,152 @@
+"""Running a sweep: what is finished is left alone, the rest goes to a launcher, and a table says how it all ended."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra._internal.callbacks import Callbacks
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext
+from omegaconf import DictConfig
+
+from esper.config.errors import RunError
+from esper.launch.entries import Entry
+from esper.launch.sweep import SweepJob, mark_refused
+from esper.launch.sweep_task import JobWork, SweepTask, this_process
+from esper.runtime.preemption import SIGNALS, StopSignals
+from esper.runtime.run_folder import RunCondition, RunFolder
+from esper.runtime.terminal import say
+from esper.views.sweep_table import JobRow, print_sweep
+
+WAITING = {RunCondition.EMPTY: "new", RunCondition.INTERRUPTED: "to be continued", RunCondition.FAILED: "to be retried"}
+PATIENT = "hydra_submitit_launcher"
+"""Launchers that stop listening to the other jobs when one is lost: each of their jobs is launched by itself."""
+
+ENDING = ("hydra_joblib_launcher", ".LocalLauncher")
+"""Launchers that kill or leave their jobs on this machine when they are interrupted: jobs are asked to end, and the
+sweep waits until they have."""
+
+
+def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]) -> bool:
+    """Run the jobs of a sweep that are not finished, and print what became of all.
+
+    Args:
+        loader, master: of Hydra.
+        entry: the entry point.
+        work: of the entry point, for one job.
+        jobs: of the sweep.
+
+    Returns:
+        whether every job is finished.
+
+    Raises:
+        Preempted: the sweep was asked to end; the same command goes on with it.
+    """
+    sweep_dir = Path(master.hydra.sweep.dir)
+    conditions = {job.number: RunFolder(job.run_dir).condition() for job in jobs if job.refusal is None}
+    waiting = [job for job in jobs if conditions.get(job.number) in WAITING]
+    _announce(sweep_dir, jobs, conditions)
+    for job in jobs:
+        if job.refusal is not None:
+            mark_refused(job)
+    lost: dict[int, str] = {}
+    try:
+        if waiting:
+            lost = _launch(loader, master, entry, work, waiting)
+    finally:
+        rows = [_row(job, lost.get(job.number)) for job in jobs]
+        print_sweep(sweep_dir, rows)
+    return all(row.condition == RunCondition.FINISHED for row in rows)
+
+
+def _announce(sweep_dir: Path, jobs: Sequence[SweepJob], conditions: dict[int, RunCondition]) -> None:
+    names = {**WAITING, RunCondition.FINISHED: "finished", RunCondition.RUNNING: "running elsewhere"}
+    counts = Counter(names[condition] for condition in conditions.values())
+    counts["refused"] = len(jobs) - len(conditions)
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
+    say(f"sweep {sweep_dir}: {len(jobs)} job{'s'[: len(jobs) != 1]}, {', '.join(parts)}")
+    for job in jobs:
+        if job.refusal is not None:
+            say(f"job {job.number} ({job.label}) is left out: {job.refusal}")
+        for number, label in job.again:
+            say(f"job {number} ({label}) is job {job.number} ({job.label}) again, and is run once")
+
+
+def _launch(
+    loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]
+) -> dict[int, str]:
+    """Give jobs to the launcher; returns what it says about those that it lost."""
+    target = str(master.hydra.launcher._target_)
+    in_turn, patient = target.endswith(".BasicLauncher"), PATIENT in target
+    context = HydraContext(config_loader=loader, callbacks=Callbacks(master))
+    with StopSignals() as signals, tempfile.TemporaryDirectory(prefix="esper-sweep-") as scratch:
+        ending = Path(scratch) / "ending"
+        task = SweepTask(
+            entry=entry.config_name,
+            work=work,
+            isolated=not patient,
+            quiet=not (in_turn or patient),
+            sweep=this_process(),
+            ending=ending,
+        )
+        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
+        ends = any(name in target for name in ENDING)
+        with signals.deferred(ending.touch) if ends else contextlib.nullcontext():
+            if patient:
+                side_by_side = int(master.hydra.launcher.get("array_parallelism") or len(jobs))
+                return _launch_each(launcher, jobs, side_by_side, sheltered=ends)
+            return _launch_some(launcher, jobs)
+
+
+def _launch_each(launcher: Launcher, jobs: Sequence[SweepJob], side_by_side: int, *, sheltered: bool) -> dict[int, str]:
+    """Launch every job by itself, so many at a time; ``sheltered`` from signals, which are the sweep's to pass on."""
+    lost: dict[int, str] = {}
+    turns = threading.Semaphore(side_by_side)
+
+    def launch(job: SweepJob) -> None:
+        if sheltered:  # as are the processes that this thread starts: Ctrl-C goes to all of the sweep's at once
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        with turns:
+            lost.update(_launch_some(launcher, [job]))
+
+    # Daemons: a sweep that is asked to end does not wait for jobs elsewhere, which go on.
+    threads = [threading.Thread(target=launch, args=(job,), daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return lost
+
+
+def _launch_some(launcher: Launcher, jobs: Sequence[SweepJob]) -> dict[int, str]:
+    try:
+        # Numbers are for people; hydra counts on from the first one.
+        returns = launcher.launch([list(job.words) for job in jobs], initial_job_idx=jobs[0].number)
+    # A job that is lost (killed, out of memory, its node gone) is reported in as many ways as there are launchers.
+    except Exception as error:
+        return {job.number: " ".join(f"{type(error).__name__}: {error}".split()) for job in jobs}
+    errors = {job.number: ret._return_value for job, ret in zip(jobs, returns, strict=True)}
+    return {number: f"{type(error).__name__}: {error}" for number, error in errors.items() if error is not None}
+
+
+def _row(job: SweepJob, lost: str | None) -> JobRow:
+    folder = RunFolder(job.run_dir)
+    return JobRow.read(folder, number=job.number, label=job.label, note=job.refusal or lost)
+
+
+def require_finished(finished: bool, sweep_dir: Path) -> None:
+    """Make the exit code say so if a sweep is not whole.
+
+    Raises:
+        RunError: a job is not finished.
+    """
+    if not finished:
+        raise RunError(f"not every job of {sweep_dir} is finished; the same command goes on with what is left")

@@ -1,0 +1,1 @@
+"""Training a controller: one run from its start to its report."""

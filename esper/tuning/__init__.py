@@ -1,9 +1,0 @@
-"""Fair rivals: the parameters of every control, found on training instances with a stated budget."""
-
-from __future__ import annotations
-
-from esper.tuning.arena import Arena, arranged
-from esper.tuning.halving import Halving, successive_halving
-from esper.tuning.search import tune
-
-__all__ = ["Arena", "Halving", "arranged", "successive_halving", "tune"]

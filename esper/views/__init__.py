@@ -1,0 +1,1 @@
+"""Everything that is drawn for people: terminal views, tables and figures."""
