@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from esper.runtime.run_folder import environment_info
+from esper.runtime.provenance import environment_info
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

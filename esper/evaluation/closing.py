@@ -12,7 +12,8 @@ from esper.config.root import Console as ConsoleMode
 from esper.evaluation.results import LEARNED, SAMPLED, FamilyRow, Judge, Standing, family_rows, way_to_the_oracle
 from esper.experiment.build import Laboratory
 from esper.runtime.files import replacing
-from esper.runtime.run_folder import RunFolder, environment_info
+from esper.runtime.provenance import environment_info
+from esper.runtime.run_folder import RunFolder
 from esper.runtime.terminal import console, say
 from esper.views.choices_plot import choice_map
 from esper.views.evaluation import OF_TEXT, EvaluationRow, evaluation_tables, write_csv

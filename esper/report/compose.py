@@ -16,10 +16,10 @@ from esper.report.timelines import timeline
 from esper.report.vector import to_svg
 from esper.runtime.files import write_atomic
 from esper.runtime.run_folder import RunState
+from esper.telemetry.metric_names import CHOICE_SHARE, NEVER, RETURN, STAGE_SHARE, VAL
 from esper.views.drawing import Figure
 from esper.views.palette import OP_COLOURS, STAGE_COLOURS
 from esper.views.plots import save
-from esper.views.text import CHOICE_SHARE, NEVER, RETURN, STAGE_SHARE, VAL
 
 PAGE = "index.html"
 SHOWN = len(figures.COLOURS)

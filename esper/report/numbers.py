@@ -17,8 +17,8 @@ from scipy.special import stdtrit
 from esper.report.folders import LEARNED, Run, number
 from esper.report.grouping import Configuration
 from esper.runtime.rng import generator
+from esper.telemetry.metric_names import RETURN
 from esper.telemetry.statistics import LEVEL, crossed_bootstrap, iqm
-from esper.views.text import RETURN
 
 STATISTICS: tuple[str, ...] = ("mean", "iqm")
 DRAWS = 10_000

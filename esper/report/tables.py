@@ -13,8 +13,8 @@ from esper.report.grouping import Configuration, Sweep
 from esper.report.numbers import QUANTITIES, Estimate, Quantity, curve, over_seeds
 from esper.runtime.files import replacing
 from esper.runtime.run_folder import RunState
+from esper.telemetry.metric_names import RETURN, VAL
 from esper.views.folding import FoldingTable
-from esper.views.text import RETURN, VAL
 
 CURVES = (RETURN, VAL)
 

@@ -13,19 +13,14 @@ import json
 import os
 import platform
 import signal
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
-
-import torch
 
 from esper.runtime.files import is_at, try_lock, write_atomic
 from esper.runtime.preemption import Preempted
@@ -37,8 +32,6 @@ LOCK_SECONDS = 5.0
 
 HALF_WRITTEN = ".*.tmp"
 """What a process that is killed while it writes a file leaves beside it."""
-
-PACKAGES = ("esper", "torch", "numpy", "hydra-core", "omegaconf", "scikit-learn", "matplotlib", "rich")
 
 
 class RunState(StrEnum):
@@ -361,46 +354,3 @@ def stop_told(folder: RunFolder, tell: Callable[[str], object]) -> Iterator[None
         if folder.state is not RunState.FINISHED:
             tell(signal.Signals(stopped.number).name)
         raise
-
-
-def environment_info(device: str = "cpu") -> dict[str, Any]:
-    """Where a result comes from: commit, versions, platform, device, threads.
-
-    ``git_sha`` and ``git_dirty`` are ``None`` when this package is not tracked by a git checkout; a version is
-    ``None`` when the package is not installed.
-    """
-    sha, dirty = _git_state()
-    return {
-        "git_sha": sha,
-        "git_dirty": dirty,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "platform": platform.platform(),
-        "device": device,
-        "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
-        "num_threads": torch.get_num_threads(),
-        "num_cpus": os.cpu_count(),
-        "command": sys.argv,
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _git_state() -> tuple[str | None, bool | None]:
-    # A wheel inside somebody else's checkout must not report their commit: this very file has to be tracked.
-    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None, None
-    sha, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
-    return sha, None if changes is None else changes != ""
-
-
-def _git(*arguments: str) -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from esper.runtime.records import Metrics, without_times
 from esper.telemetry.events import Anomaly
-from esper.views.text import NEVER, VAL
+from esper.telemetry.metric_names import NEVER, VAL
 
 ENTROPY_PREFIX = "losses/entropy/"
 EXPLAINED_VARIANCE = "losses/explained_variance"

@@ -8,8 +8,9 @@ from esper.config.root import Console as ConsoleMode
 from esper.evaluation.play import Outcome, paired_difference
 from esper.experiment.build import Laboratory
 from esper.experiment.members import Member
+from esper.runtime.provenance import environment_info
 from esper.runtime.records import read_jsonl
-from esper.runtime.run_folder import RunFolder, environment_info
+from esper.runtime.run_folder import RunFolder
 from esper.runtime.terminal import console, say
 from esper.telemetry.summary import Mean
 from esper.views.plots import learning_curve, op_mix

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from esper.runtime.files import replacing
+from esper.telemetry.metric_names import CHOICE_SHARE, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
 from esper.views.drawing import Axes, Figure, MaxNLocator, PercentFormatter
 from esper.views.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS
-from esper.views.text import CHOICE_SHARE, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
 
 DPI = 150
 INK = "#333333"

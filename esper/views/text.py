@@ -9,20 +9,21 @@ from rich.table import Table
 from rich.text import Text
 
 from esper.runtime.records import Metrics
+from esper.telemetry.metric_names import (
+    ADDED,
+    CHOICE_SHARE,
+    FOSSILIZED,
+    NEVER,
+    RETURN,
+    RETURN_SEM,
+    SPS,
+    STAGE_SHARE,
+    VAL,
+    VAL_SEM,
+)
 from esper.telemetry.summary import ControllerSummary, Mean
 from esper.views.folding import FoldingTable
 from esper.views.palette import OP_COLOURS, STAGE_COLOURS
-
-RETURN = "charts/episodic_return"
-RETURN_SEM = "charts/episodic_return_sem"
-VAL = "charts/final_val_accuracy"
-VAL_SEM = "charts/final_val_accuracy_sem"
-NEVER = "charts/never_val_accuracy"
-SPS = "charts/SPS"
-ADDED = "charts/added_parameters"
-FOSSILIZED = "charts/num_fossilized"
-CHOICE_SHARE = "ops/choice_share/"
-STAGE_SHARE = "stages/"
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ABSENT = "–"

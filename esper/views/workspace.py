@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from esper.growth import STAGE_NAMES
 from esper.growth.actions import HEADS, OP_NAMES
+from esper.telemetry.metric_names import ADDED, CHOICE_SHARE, FOSSILIZED, NEVER, RETURN, SPS, STAGE_SHARE, VAL
 from esper.telemetry.wandb_mirror import STEP
-from esper.views.text import ADDED, CHOICE_SHARE, FOSSILIZED, NEVER, RETURN, SPS, STAGE_SHARE, VAL
 
 if TYPE_CHECKING:
     import wandb_workspaces.workspaces as ws  # an extra: esper[dashboard]

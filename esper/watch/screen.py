@@ -11,23 +11,9 @@ from rich.text import Text
 
 from esper.report.folders import KILLED, UNKNOWN
 from esper.runtime.run_folder import RunState
+from esper.telemetry.metric_names import ADDED, CHOICE_SHARE, FOSSILIZED, NEVER, RETURN, RETURN_SEM, SPS, VAL
 from esper.views.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS, STAGE_COLOURS
-from esper.views.text import (
-    ABSENT,
-    ADDED,
-    BLOCKS,
-    CHOICE_SHARE,
-    FOSSILIZED,
-    NEVER,
-    RETURN,
-    RETURN_SEM,
-    SPS,
-    VAL,
-    clock,
-    measured,
-    number,
-    with_error,
-)
+from esper.views.text import ABSENT, BLOCKS, clock, measured, number, with_error
 from esper.watch.progress import Progress
 
 PLOT_ROWS = 7

@@ -22,7 +22,7 @@ from esper.envs.features import feature_table
 from esper.envs.instances import InstancePool
 from esper.experiment.build import Laboratory, build_laboratory
 from esper.population import PROBE_NAMES
-from esper.runtime.run_folder import environment_info
+from esper.runtime.provenance import environment_info
 from esper.runtime.terminal import secure
 from experiments.tables import between_markers
 

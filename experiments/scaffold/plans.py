@@ -20,7 +20,7 @@ from esper.envs.instances import InstancePool
 from esper.evaluation.play import play
 from esper.experiment.build import build_laboratory
 from esper.runtime.devices import keep_freed_memory
-from esper.runtime.run_folder import environment_info
+from esper.runtime.provenance import environment_info
 from esper.runtime.terminal import secure
 from experiments.scaffold.reproduce import STUDY, WORDS
 from experiments.tables import between_markers

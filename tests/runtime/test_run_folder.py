@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from processes import run
 
 from esper.runtime import run_folder as runs
 from esper.runtime.preemption import Preempted
@@ -16,7 +15,6 @@ from esper.runtime.run_folder import (
     RunFolder,
     RunFolderError,
     RunState,
-    environment_info,
     run_status,
     stop_told,
 )
@@ -147,38 +145,6 @@ def test_an_error_is_not_hidden_by_a_status_that_cannot_be_written(
     with pytest.raises(ZeroDivisionError) as caught:
         run()
     assert any("No space left" in note for note in caught.value.__notes__)
-
-
-def test_environment_info_is_plain_json_and_names_the_essentials() -> None:
-    info = json.loads(json.dumps(environment_info()))
-    assert info["versions"]["torch"]
-    assert info["num_cpus"] >= 1
-    assert info["num_threads"] >= 1
-    assert info["device"] == "cpu"
-    assert (info["git_sha"] is None) == (info["git_dirty"] is None)
-
-
-def test_the_commit_is_that_of_the_package_and_not_of_a_checkout_around_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def git(*arguments: str) -> str:
-        identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-        return run(["git", "-C", str(tmp_path), *identity, *arguments], check=True).stdout.strip()
-
-    git("init", "-q")
-    (tmp_path / "other.py").write_text("")
-    git("add", "other.py")
-    git("commit", "-q", "-m", "somebody else's")
-    module = tmp_path / "runs.py"
-    module.write_text("")
-    monkeypatch.setattr(runs, "__file__", str(module))
-    assert environment_info()["git_sha"] is None  # installed inside their checkout, not tracked by it
-    git("add", "runs.py")
-    git("commit", "-q", "-m", "tracked")
-    info = environment_info()
-    assert (info["git_sha"], info["git_dirty"]) == (git("rev-parse", "HEAD"), False)
-    (tmp_path / "other.py").write_text("changed")
-    assert environment_info()["git_dirty"] is True
 
 
 @pytest.mark.parametrize(("state", "told"), [(RunState.RUNNING, ["SIGTERM"]), (RunState.FINISHED, [])])

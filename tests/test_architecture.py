@@ -1,0 +1,137 @@
+"""The house keeps its order: few rooms, nothing reaches up, files that fit in a head, tests beside what they test."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "esper"
+
+ENTRY_POINTS = {"train", "evaluate", "dashboard"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "runtime": set(),
+    "growth": set(),
+    "tasks": {"runtime"},
+    "hosts": {"growth", "runtime"},
+    "blueprints": {"growth", "hosts", "runtime"},
+    "population": {"runtime", "growth", "tasks", "hosts", "blueprints"},
+    "envs": {"runtime", "growth", "tasks", "hosts", "blueprints", "population"},
+    "policy": {"runtime", "growth", "envs"},
+    "ppo": {"runtime", "growth", "policy"},
+    "controllers": {"runtime", "growth", "blueprints", "population", "envs", "policy"},
+    "telemetry": {"runtime", "growth", "blueprints", "envs"},
+    "views": {"runtime", "growth", "blueprints", "telemetry"},
+    "config": {"runtime", "tasks", "hosts", "blueprints", "envs", "controllers", "telemetry"},
+    "experiment": {
+        *("runtime", "growth", "tasks", "hosts", "blueprints", "population", "envs", "policy", "ppo", "controllers"),
+        *("telemetry", "config"),
+    },
+    "evaluation": {
+        *("runtime", "growth", "tasks", "blueprints", "envs", "policy", "controllers"),
+        *("telemetry", "views", "config", "experiment"),
+    },
+    "training": {
+        *("runtime", "growth", "envs", "policy", "ppo"),
+        *("telemetry", "views", "config", "experiment", "evaluation"),
+    },
+    "launch": {"runtime", "views", "config", "experiment"},
+    "report": {"runtime", "telemetry", "views", "config", "launch"},
+    "watch": {"runtime", "telemetry", "views", "launch", "report"},
+    "train": {"config", "experiment", "launch"},
+    "evaluate": {"config", "experiment", "launch", "evaluation"},
+    "dashboard": {"runtime", "telemetry", "views", "launch"},
+}
+"""Rooms from the ground up, entry points last, and which of the rooms before it each may use."""
+
+MOST_PACKAGES = 22
+MOST_LINES = 400
+MOST_FUNCTION_LINES = 65
+
+NO_ROOMS = {"attacks", "benchmarks", "experiments", "pretend_cuda"}
+"""Folders of tests that are about no single package."""
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    """Syntax trees of all modules by dotted name."""
+    trees = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        trees[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Esper's modules that a module imports, at its top or in a function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room(name: str) -> str:
+    """Second part of a dotted name: the package or entry point that a module is in."""
+    return name.split(".")[1]
+
+
+def test_rooms_are_few_and_all_have_their_place_in_the_order() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert len(packages) <= MOST_PACKAGES
+    assert modules == ENTRY_POINTS, "a module at the top is an entry point"
+    assert packages | modules == set(MAY_IMPORT)
+
+
+def test_the_order_has_no_circle() -> None:
+    before: set[str] = set()
+    for name, allowed in MAY_IMPORT.items():
+        assert allowed <= before, f"{name} may import {allowed - before}, which come after it"
+        before.add(name)
+
+
+def test_no_module_reaches_up() -> None:
+    upward = [
+        f"{name} imports {target}"
+        for name, tree in sources().items()
+        if name != "esper"
+        for target in imported(tree)
+        if target.startswith("esper.") and room(target) != room(name) and room(target) in MAY_IMPORT
+        if room(target) not in MAY_IMPORT[room(name)]
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def test_every_permission_is_used() -> None:
+    used: dict[str, set[str]] = {name: set() for name in MAY_IMPORT}
+    for name, tree in sources().items():
+        if name != "esper":
+            used[room(name)] |= {room(target) for target in imported(tree) if target.startswith("esper.")}
+    assert {name: allowed - used[name] for name, allowed in MAY_IMPORT.items() if allowed - used[name]} == {}
+
+
+def test_files_and_functions_fit_in_a_head() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {count} lines"
+        for path in PACKAGE.rglob("*.py")
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES
+    ]
+    long += [
+        f"{name}.{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for name, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None
+        if node.end_lineno - node.lineno + 1 > MOST_FUNCTION_LINES
+    ]
+    assert not long, "\n".join(long)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").glob("*/test_*.py")), ids=lambda path: path.stem)
+def test_tests_lie_in_the_room_that_they_test(path: Path) -> None:
+    assert path.parent.name in {*MAY_IMPORT, *NO_ROOMS}
