@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -135,3 +136,11 @@ def test_files_and_functions_fit_in_a_head() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").glob("*/test_*.py")), ids=lambda path: path.stem)
 def test_tests_lie_in_the_room_that_they_test(path: Path) -> None:
     assert path.parent.name in {*MAY_IMPORT, *NO_ROOMS}
+
+
+def test_the_page_on_architecture_names_every_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(
+        re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("|")))
+    )
+    assert named - {"package"} == set(MAY_IMPORT) - ENTRY_POINTS
