@@ -46,6 +46,8 @@ def shortages(
     config: Config | EvaluateConfig | None = None,
     folder: Path | None = None,
     resumable: Callable[[], bool] = lambda: False,
+    *,
+    begun: bool = True,
 ) -> Iterator[None]:
     """Turn a full disk, a lack of memory and what fails in a user's code into a :class:`RunError`.
 
@@ -55,6 +57,8 @@ def shortages(
         config: whose keys are named, if it is known already.
         folder: of the run.
         resumable: whether there is something to go on with.
+        begun: false in the checks before a run: what a user's code does wrong there is a request to be refused, and
+            is left as it is.
     """
     try:
         yield
@@ -62,6 +66,8 @@ def shortages(
         raise
     except Exception as error:
         line = explain(error, config)
+        if line is None and begun and isinstance(error, UsersCodeError):
+            line = str(error)
         if line is None:
             raise
         raise RunError(f"{line}{_kept(config, folder, resumable())}") from error
@@ -79,7 +85,7 @@ def _kept(config: object, folder: Path | None, resumable: bool) -> str:
 
 
 def explain(error: BaseException, config: object) -> str | None:
-    """What is short or fails, and the keys to change; ``None`` for an error of Esper's own."""
+    """What is short, and the keys to change; ``None`` for another error."""
     refusal = unwritable(error)
     if refusal is not None:
         what = refusal.filename or "a file"
@@ -87,7 +93,7 @@ def explain(error: BaseException, config: object) -> str | None:
     shortage = out_of_memory(error)
     if shortage is not None:
         return f"out of memory ({_first_line(shortage)}): {_smaller(config)}"
-    return str(error) if isinstance(error, UsersCodeError) else None
+    return None
 
 
 def _first_line(error: BaseException) -> str:

@@ -175,7 +175,7 @@ def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> 
     with refused(entry.schema, loader.located):
         jobs = _load_jobs(loader, arguments, entry)
         for config, run_dir in jobs:
-            with shortages(config):
+            with shortages(config, begun=False):
                 check(config)
             if not _holds_a_run(config, run_dir):
                 check_free(run_dir, continuable=entry.schema is Config)

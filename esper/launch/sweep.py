@@ -139,7 +139,7 @@ class Planner:
             with refused(self.schema, self.loader.located):
                 cfg = self.loader.load_sweep_config(self.master, named)
                 config = self.load(cfg)
-                with shortages(config):
+                with shortages(config, begun=False):
                     self.check(config)
         except (UsageError, RunError) as error:
             letters_of_words = letters(sorted(words))
