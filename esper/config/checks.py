@@ -12,6 +12,8 @@ MAX_SEED = 2**63 - 1
 MAX_THREADS = 4096
 """Most threads of one rank; more than any machine has cores is a slip of the keyboard."""
 
+MAX_BATCH = 1_000_000
+"""Most samples of a minibatch: an epoch's order is drawn again and again until there are as many."""
 
 MAX_COUNT = 10**9
 """Most of anything that is counted; machines have no room or time for more."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from esper.config.checks import MAX_HOSTS, at_least, at_most, distinct, positive, sensible, within
+from esper.config.checks import MAX_BATCH, MAX_HOSTS, at_least, at_most, distinct, positive, sensible, within
 from esper.config.paths import expanded
 
 
@@ -71,7 +71,7 @@ class TaskConfig:
     def __post_init__(self) -> None:
         if self.root is not None:
             self.root = expanded(self.root)
-        at_least("task.batch_size", self.batch_size, 1)
+        sensible("task.batch_size", self.batch_size, 1, MAX_BATCH)
         for key, bound in (("num_val", 1), ("max_samples", 1), ("context_length", 1), ("vocab_size", 258)):
             value = getattr(self, key)
             if value is not None:

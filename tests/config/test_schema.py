@@ -133,6 +133,7 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
         ),
         ("instances.data_fraction=0", "instances.data_fraction must be above 0, got 0.0"),
         ("instances.label_noise_rate=1.5", "instances.label_noise_rate must be at most 1 (all of them), got 1.5"),
+        ("task.batch_size=1000000001", "task.batch_size must be at most 1000000, got 1000000001"),
     ],
 )
 def test_impossible_values_are_refused_by_key_and_value(override: str, message: str) -> None:
