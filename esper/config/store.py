@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
@@ -22,6 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from esper.config.errors import unknown_key
 from esper.config.evaluate import EvaluateConfig
 from esper.config.hosts import HOST_SCHEMAS, HostConfig
+from esper.config.hydra_private import ConfigLoaderImpl
 from esper.config.naming import as_typed, sweep_name
 from esper.config.paths import CONF_DIR
 from esper.config.plugins import activate

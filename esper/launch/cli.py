@@ -16,9 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -29,6 +26,7 @@ from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from esper.config.errors import RunError, UsageError, refused
+from esper.config.hydra_private import BasicSweeper, Hydra, create_config_search_path, get_args_parser, run_hydra
 from esper.config.paths import CONF_DIR, expanded
 from esper.config.root import Config
 from esper.config.store import VERSION_BASE, load, with_words
@@ -103,7 +101,7 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
             task(load(cfg, entry.schema), run_dir)
 
     with StopSignals():
-        _run_hydra(
+        run_hydra(
             args=arguments,
             args_parser=get_args_parser(),
             task_function=job,

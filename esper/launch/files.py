@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Self, cast
 
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import GroupDefault
 from hydra.core.object_type import ObjectType
@@ -22,6 +20,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from esper.config.errors import UsageError, unreadable
+from esper.config.hydra_private import ConfigLoaderImpl, ConfigRepository
 from esper.config.naming import as_typed
 from esper.experiment.resume import flat
 

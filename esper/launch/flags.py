@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from hydra._internal.utils import get_args_parser
-
 from esper.config.errors import UsageError
+from esper.config.hydra_private import get_args_parser
 from esper.config.paths import CONF_DIR
 
 SHELL_COMPLETION = ("install", "uninstall", "query")

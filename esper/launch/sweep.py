@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from esper.config.errors import RunError, UsageError, explain, refused
+from esper.config.hydra_private import BasicSweeper
 from esper.config.naming import JobName, as_typed, job_name, letters, readable
 from esper.config.store import to_plain
 from esper.config.words import quoted

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra._internal.callbacks import Callbacks
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
@@ -18,6 +17,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from esper.config.errors import RunError
+from esper.config.hydra_private import Callbacks
 from esper.launch.entries import Entry
 from esper.launch.sweep import SweepJob, mark_refused
 from esper.launch.sweep_task import JobWork, SweepTask, this_process
