@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import fails, goes_on
+from tests.attacks.attack import Attack, fails, goes_on, refused
 
 FAILED = {"outputs/x": "failed"}
 
@@ -34,6 +34,32 @@ ATTACKS = [
         "hosts of 360 gigabytes",
         "esper.train $tiny host.widths=[100000,100000,100000]",
         "out of memory .*360000000000",
+    ),
+    *(
+        refused(
+            f"{key} beyond all sense", f"esper.train $tiny {key}={10**20}", f"{key} must be at most {most}, got 1000"
+        )
+        for key, most in (
+            ("policy.lstm_dim", 10**9),
+            ("env.num_epochs", 10**9),
+            ("trainer.num_steps", 10**9),
+            ("ppo.update_epochs", 10**9),
+            ("task.batch_size", 10**6),
+            ("instances.num_train", 10**5),
+        )
+    ),
+    refused(
+        "a host wider than there are numbers",
+        f"esper.train $tiny 'host.widths=[{10**20},8,8]'",
+        r"host.widths\[0\] must be at most",
+    ),
+    Attack(
+        name="a job of a sweep that is too big for this machine",
+        bash="esper.train -m $tiny 'host.widths=[8,8,8],[400000,400000,400000]'",
+        says="job 1, .*refused.*out of memory .*lower trainer.num_envs",
+        code=1,
+        runs={"multirun/*/widths_8*": "finished"},
+        where="both",
     ),
     goes_on("no folder for temporary files", "TMPDIR=/nowhere/at/all esper.train $tiny"),
     goes_on("no home", "HOME=/dev/null/home XDG_CACHE_HOME= ESPER_CACHE_DIR= esper.train $tiny env.mapping=auto"),

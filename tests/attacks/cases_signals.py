@@ -68,4 +68,12 @@ ATTACKS = [
         runs={"outputs/x": "preempted"},
         where="both",
     ),
+    Attack(
+        name="INT to a run in a folder that a shell would take apart",
+        bash="at 'run folder' INT -- esper.train $tiny 'hydra.run.dir=o [x]'",
+        says=r"'resume=.*o \[x\]' goes on",
+        code=130,
+        runs={"o [[]x[]]": "preempted"},
+        where="both",
+    ),
 ]
