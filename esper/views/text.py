@@ -150,15 +150,16 @@ def _bars(metrics: Metrics, prefix: str, colours: Mapping[str, str], width: int)
 
 
 def closing_table(rows: Sequence[ControllerSummary], title: str) -> Table:
-    """Controllers side by side, each number as mean ± standard error over hosts; bits per byte for text."""
+    """Controllers side by side, numbers as mean ± standard error over hosts; bits per byte for text. In 80 columns."""
     counts = sorted({row.num_hosts for row in rows})
     hosts = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
     table = FoldingTable(title, f"mean ± standard error over {hosts} hosts; WAIT where there was a choice")
     table.add("controller", no_wrap=True)
     text = any(row.val_bits for row in rows)
     scores = ("val\nbits/byte", "test\nbits/byte") if text else ("val %", "test %")
-    for header in ("return", *scores, "added\nparameters", "WAIT %", "modules\nkept"):
+    for header in ("return", *scores, "added\nparameters", "WAIT %"):
         table.add(header, justify="right", no_wrap=True)
+    table.add("kept", "modules kept", justify="right", no_wrap=True)
     for row in rows:
         accuracies = with_error(row.val_accuracy, ".1f", 100), with_error(row.test_accuracy, ".1f", 100)
         bits = with_error(row.val_bits, ".2f"), with_error(row.test_bits, ".2f")
@@ -168,6 +169,7 @@ def closing_table(rows: Sequence[ControllerSummary], title: str) -> Table:
             *(bits if text else accuracies),
             with_error(row.added_parameters, ".0f"),
             with_error(row.wait_share, ".0f", 100),
-            with_error(row.num_fossilized, ".1f"),
+            # With its error, the table would not go into 80 columns.
+            number(row.num_fossilized and row.num_fossilized.mean, ".1f"),
         )
     return table

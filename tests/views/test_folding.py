@@ -50,7 +50,7 @@ def evaluation() -> RenderableType:
 
 
 WORDS: dict[str, tuple[Callable[[], RenderableType], tuple[str, ...]]] = {
-    "training": (closing, ("schedule_per_family", "+0.52 ± 0.04", "52.3 ± 4.3", "modules kept: 0.5 ± 0.0")),
+    "training": (closing, ("schedule_per_family", "+0.52 ± 0.04", "52.3 ± 4.3", "modules kept: 0.5")),
     "evaluation": (
         evaluation,
         ("schedule_per_family", "return [95 %]: +0.52 [+0.41,+0.63]", "germinated: –", "SET_ALPHA_TARGET %: 16"),
@@ -69,6 +69,16 @@ def test_every_word_is_whole_and_no_line_too_long(name: str, width: int) -> None
         together = " ".join(text.split())
         for word in words:
             assert word in together
+
+
+def test_the_closing_table_of_a_run_is_a_table_in_80_columns() -> None:
+    counted = {"wait_share": Mean(1.0, 0.0), "num_fossilized": Mean(0.5, 0.25)}
+    scores = {"val_accuracy": Mean(0.698, 0.172), "test_accuracy": Mean(0.701, 0.161)}
+    row = {"episode_return": Mean(-21.78, 11.96), "added_parameters": Mean(1192.0, 183.0), **scores, **counted}
+    names = ("learned", "heuristic", "random", "never")
+    lines = drawn(closing_table([ControllerSummary(name=name, num_hosts=24, **row) for name in names], "hosts"), 80)
+    for name in names:
+        assert re.search(rf"^{name} +-21.78 ± 11.96 +69.8 ± 17.2 +70.1 ± 16.1 +1192 ± 183 +100 ± 0 +0.5 *$", lines, re.M)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
