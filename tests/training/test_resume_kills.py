@@ -166,7 +166,10 @@ def test_another_number_of_ranks_goes_on_in_mid_episode_and_says_what_that_means
     assert RunFolder(run_dir).condition() is RunCondition.INTERRUPTED
     assert load_checkpoint(run_dir / "checkpoints" / "last.pt")["iteration"] < 8
     begun = how_to_start(RunFolder(run_dir), replace(compose(*WORDS), resume="auto"))
-    assert "environments are redistributed, and numbers will differ" in begun.lines(Ranks(size=now))[-1]
+    assert (
+        "environments are redistributed, and numbers will differ"
+        in begun.lines(Ranks(size=now), torch.device("cpu"))[-1]
+    )
     finish(run_dir, now)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == list(range(1, 9))

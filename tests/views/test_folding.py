@@ -78,7 +78,8 @@ def test_the_closing_table_of_a_run_is_a_table_in_80_columns() -> None:
     names = ("learned", "heuristic", "random", "never")
     lines = drawn(closing_table([ControllerSummary(name=name, num_hosts=24, **row) for name in names], "hosts"), 80)
     for name in names:
-        assert re.search(rf"^{name} +-21.78 ± 11.96 +69.8 ± 17.2 +70.1 ± 16.1 +1192 ± 183 +100 ± 0 +0.5 *$", lines, re.M)
+        numbers = r"-21.78 ± 11.96 +69.8 ± 17.2 +70.1 ± 16.1 +1192 ± 183 +100 ± 0 +0.5"
+        assert re.search(rf"^{name} +{numbers} *$", lines, re.M)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
