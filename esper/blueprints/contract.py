@@ -1,4 +1,4 @@
-"""What a user's blueprint must do, found out by running it before anything starts.
+"""Contract of a user's blueprint, checked by running it before anything starts.
 
 Built-in blueprints are held to it by a test.
 """

@@ -57,7 +57,7 @@ def register(family: str, blueprint_id: str, builder: Builder) -> None:
 
 
 def _same(one: Builder, other: Builder) -> bool:
-    """Whether two builders are one, or one function of a module that was run twice."""
+    """Tell whether two builders are one, or one function of a module that was run twice."""
     name = getattr(one, "__qualname__", "<none>")
     return one is other or (named(one) == named(other) and "<" not in name and hasattr(other, "__qualname__"))
 

@@ -88,7 +88,7 @@ class JobName:
         return self.beginning + self.end
 
     def means(self, folder: str) -> bool:
-        """Whether a folder is this job's, its words in another order or, where the end says all, another spelling."""
+        """Tell whether a folder is this job's, its words perhaps in another order or, if the end fits, spelling."""
         if not f"-{folder}".endswith(f"-{self.end}"):
             return False
         return self.by_end or sorted(folder.split("-")) == sorted(str(self).split("-"))
@@ -113,7 +113,7 @@ def job_name(plain: Mapping[str, Any], swept: Sequence[str]) -> JobName:
 
 
 def _counts(word: str, plain: Mapping[str, Any]) -> bool:
-    """Whether a word sets a value that configurations are told apart by."""
+    """Tell whether a word sets a value that configurations are told apart by."""
     key, _ = _key_and_value(word)
     value: Any = plain if key.partition(".")[0] not in NOT_COUNTED else None
     for name in key.split("."):

@@ -30,7 +30,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Plugin:
-    """What the import of a module has brought: entries, ids of blueprints, and modules of its own package."""
+    """Entries, ids of blueprints and modules of its own package that the import of a module has brought."""
 
     name: str
     entries: list[_Entry] = field(default_factory=list)

@@ -18,7 +18,7 @@ from esper.tasks import TaskData
 
 
 class Breakdown(IntEnum):
-    """What was not finite first; NONE where all was."""
+    """The number that was not finite first; NONE where all were."""
 
     NONE = 0
     TRAINING = 1
@@ -36,7 +36,7 @@ REASONS = (
 
 
 def breakdowns(training_loss: Tensor, scores: Scores) -> Tensor:
-    """Which hosts broke down in an epoch.
+    """Find the hosts that broke down in an epoch.
 
     Args:
         training_loss: ``float [E]``.

@@ -141,7 +141,7 @@ class Nursery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwinCurve:
-    """How an instance does when nothing grows: val after each epoch, ``float64 [T]``, and test at the end.
+    """Curve of an instance in which nothing grows: val after each epoch, ``float64 [T]``, and test at the end.
 
     All finite: a host that broke down (``crashed``) counts as guessing from that epoch on.
     """

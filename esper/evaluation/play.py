@@ -196,7 +196,7 @@ def compare(
 def _context(
     laboratory: Laboratory, pool: InstancePool, policy: GrowthPolicy, normaliser: Normaliser, tuning: Tuning | None
 ) -> ControllerContext:
-    """What controllers are built from, for this rank's share of the held-out hosts."""
+    """Parts that controllers are built from, for this rank's share of the held-out hosts."""
     evaluation = laboratory.config.evaluation
     share = laboratory.share(evaluation.num_hosts)
     return ControllerContext(

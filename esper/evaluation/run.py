@@ -245,7 +245,7 @@ def _say_stopped(config: EvaluateConfig, folder: RunFolder, ranks: Ranks, name: 
 
 
 def _watchers(config: EvaluateConfig, ranks: Ranks) -> list[Logger]:
-    """What shows the evaluation to somebody."""
+    """Loggers that show the evaluation to somebody."""
     if not ranks.is_first:
         return []
     return optional("console", lambda: InBackground(ConsoleLogger(config.console, 0)))

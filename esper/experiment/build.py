@@ -274,7 +274,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
 
 
 def compile_lines(config: Config, device: torch.device, *, learns: bool = True) -> list[str]:
-    """What a person should know before machine code is made of something on a CPU, where that hardly ever pays.
+    """Lines for a person before something is compiled for a CPU, where that hardly ever pays.
 
     Args:
         config: whose mapping has been chosen.

@@ -1,5 +1,4 @@
-"""What ends a run for no fault of Esper's, said in one line with how to go on: a full disk, memory that is not there, a
-user's own code."""
+"""Ends of a run that are no fault of Esper's, in one line: a full disk, no memory, a user's own code."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from esper.runtime.files import unwritable
 from esper.runtime.user_code import UsersCodeError
 
 ELSEWHERE = "choose another place with hydra.run.dir=<folder> (a sweep: hydra.sweep.dir=<folder>)"
-"""What to do about a folder that takes no files."""
+"""Advice about a folder that takes no files."""
 
 OF_MEMORY = (
     "can't allocate memory",
@@ -74,7 +73,7 @@ def shortages(
 
 
 def _kept(config: object, folder: Path | None, resumable: bool) -> str:
-    """How to go on with what was done, if anything of it can be used again."""
+    """Say how to resume, or to use what was tuned; empty if nothing of it can be used again."""
     if folder is None:
         return ""
     if resumable:
@@ -85,7 +84,7 @@ def _kept(config: object, folder: Path | None, resumable: bool) -> str:
 
 
 def explain(error: BaseException, config: object) -> str | None:
-    """What is short, and the keys to change; ``None`` for another error."""
+    """Name the shortage and the keys to change; ``None`` for another error."""
     refusal = unwritable(error)
     if refusal is not None:
         what = refusal.filename or "a file"
@@ -97,7 +96,7 @@ def explain(error: BaseException, config: object) -> str | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """What an allocator says, without the place in its source and its advice."""
+    """Message of an allocator, without the place in its source and its advice."""
     text = str(error).strip().partition("\n")[0] or type(error).__name__
     _, found, said = text.partition("err == 0. ")
     return (said if found else text).partition(". ")[0].rstrip(".")

@@ -19,11 +19,6 @@ class Layout(Enum):
         """Axes of a feature, samples included."""
         return 4 if self is Layout.MAP else 3
 
-    @property
-    def channel_axis(self) -> int:
-        """Which of them holds the channels."""
-        return 1 if self is Layout.MAP else 2
-
     def per_channel(self, channels: int) -> tuple[int, ...]:
         """Shape of a parameter with one number per channel, so that it broadcasts against one sample."""
         return (channels, 1, 1) if self is Layout.MAP else (1, channels)

@@ -1,4 +1,4 @@
-"""What a user's network must do to be a host, found out by running it before anything starts.
+"""Contract of a user's network as a host, checked by running it before anything starts.
 
 Many hosts are trained side by side, measured against twins that must compute the same bits, and run from any place on:
 :mod:`esper.runtime.contracts` says what follows for a module, here is what follows for one in segments.

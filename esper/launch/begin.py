@@ -1,4 +1,4 @@
-"""How the processes of entry points begin: before anything is imported that takes long."""
+"""Begin the process of an entry point: listen for signals before anything is imported that takes long."""
 
 from __future__ import annotations
 

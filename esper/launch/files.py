@@ -25,7 +25,7 @@ from esper.config.naming import as_typed
 from esper.experiment.resume import flat
 
 OPEN = "???"
-"""What a file says of a value that is still to be given."""
+"""Mark in a file for a value that is still to be given."""
 
 _KEYS = re.compile(r"^(?:no value for )?([a-z_][\w.]*)|([a-z_]\w*(?:\.\w+)+)")
 """Keys that a message names: whatever it begins with, and all with a dot in them."""
@@ -33,7 +33,7 @@ _KEYS = re.compile(r"^(?:no value for )?([a-z_][\w.]*)|([a-z_]\w*(?:\.\w+)+)")
 
 @dataclass
 class Noted:
-    """What was seen in files; the same for all copies of a repository.
+    """Notes on files that were read; shared by all copies of a repository.
 
     Attributes:
         open_values: whether one leaves a value open.
@@ -48,7 +48,7 @@ class Noted:
 
 
 class Files(ConfigRepository):
-    """Where Hydra looks for configuration files."""
+    """Hydra's repository of configuration files, with errors that name the file."""
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
@@ -214,5 +214,5 @@ def _keys(content: Container) -> dict[str, object]:
 
 
 def _among(key: str, given: set[str]) -> bool:
-    """Whether words give a key, the section that it is in, or an entry of it."""
+    """Tell whether words give a key, the section that it is in, or an entry of it."""
     return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in given)

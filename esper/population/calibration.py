@@ -111,7 +111,7 @@ def require_mapping(workload: Workload, name: str) -> Choice:
 
 
 def _is_ours(workload: Workload) -> bool:
-    """Whether host and blueprints are Esper's own: users' may do another thing under the same description."""
+    """Tell whether host and blueprints are Esper's own: users' may do another thing under the same description."""
     own = all(not users_blueprints(place.family).keys() & set(names) for place, names in _offered(workload))
     return own and workload.host.family != CustomHost.family
 

@@ -20,7 +20,7 @@ from esper.runtime.precision import autocast
 from esper.runtime.user_code import UsersCodeError, of_the_user
 
 USERS_HOST = "host.target: the module"
-"""How a user's host is named."""
+"""Name of a user's host in messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ class ParameterLayout:
         return sum(size for size, trained in zip(self.sizes, self.trained, strict=True) if trained)
 
     def frozen(self) -> Tensor | None:
-        """Which columns are never trained, ``bool [P]``; ``None`` where all are."""
+        """Mask of the columns that are never trained, ``bool [P]``; ``None`` where all are."""
         if all(self.trained):
             return None
         return ~torch.tensor(self.trained).repeat_interleave(torch.tensor(self.sizes))

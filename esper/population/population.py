@@ -307,7 +307,7 @@ def _split(host: SegmentedHost, slot_ids: Sequence[str], mapping: Mapping) -> li
 
 
 def _called(blueprint_id: str, family: str) -> str:
-    """How a user knows a blueprint."""
+    """Name of a blueprint as its user knows it."""
     return f"plugins: blueprint {blueprint_id!r} of {family} hosts"
 
 

@@ -1,4 +1,4 @@
-"""What a run asks of its mapping, and the smallest pieces of it: hosts at birth, one training step.
+"""Work that a run asks of its mapping, and the smallest pieces of it: hosts at birth, one training step.
 
 Axis legend: E = environments, S = slots, B = blueprints, N = samples.
 """
@@ -24,7 +24,7 @@ LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a run asks of its mapping.
+    """Work that a run asks of its mapping.
 
     Attributes:
         host: prototype; its parameters are neither used nor changed.

@@ -1,4 +1,4 @@
-"""Whether machine code can be made here: ``torch.compile`` needs a compiler, which not every machine has."""
+"""Trial of ``torch.compile``: it needs a compiler, which not every machine has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 MAX_REASON = 160
 ADVICE = "Set TORCH"
-"""How what torch adds for its own developers begins."""
+"""First words of what torch adds for its own developers."""
 
 _able: set[tuple[str, object]] = set()
 """Kinds of device and backends with which something was compiled in this process."""

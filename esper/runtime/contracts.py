@@ -1,4 +1,4 @@
-"""What users' modules must do, found out by running them: never by what their classes are called.
+"""Contracts of users' modules, checked by running them: never by what their classes are called.
 
 Every check takes plain modules and raises ``ValueError`` with one line: ``what`` it is about (key and name), what was
 observed, and what to do about it.
@@ -24,10 +24,10 @@ Build = Callable[[int], nn.Module]
 """Makes a module, whatever it draws seeded by a number."""
 
 STEP = 0.02
-"""How far each parameter goes in the one step that a module is looked at after: zeros at birth hide what is behind."""
+"""Distance of each parameter in the one step before the second look at a module: zeros at birth hide what is behind."""
 
 SAME_BATCH, OTHER_BATCH = 1e-5, 1e-3
-"""How far outputs of one sample may be apart, relative to the largest: in batches of one size, and of several."""
+"""Tolerances on outputs of one sample, relative to the largest: in batches of one size, and of several."""
 
 _CAUSES: tuple[tuple[type[nn.Module], Callable[[Any], bool], str], ...] = (
     (
@@ -59,7 +59,7 @@ def known_cause(module: nn.Module) -> tuple[str, nn.Module, str] | None:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """Where a function or a class is written, ``file.py:12``, or else its name."""
+    """Place of a function or a class in its source, ``file.py:12``, or else its name."""
     inner = inspect.unwrap(getattr(function, "func", function))  # of a partial
     code = getattr(vars(inner).get("__init__") if isinstance(inner, type) else inner, "__code__", None)
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else getattr(inner, "__name__", repr(inner))
@@ -69,7 +69,7 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 class Builds(NamedTuple):
-    """What a builder makes: a module, modules from other random streams, and the buffers in which they differ."""
+    """A builder's module, those from other random streams, and the buffers in which they differ."""
 
     module: nn.Module
     others: tuple[nn.Module, ...]
@@ -339,14 +339,14 @@ def after_a_step(what: str, module: nn.Module, found: Mapping[str, Tensor]) -> n
 
 
 def same(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors are equal to the bit, NaN equal to itself."""
+    """Compare two tensors to the bit, NaN equal to itself."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     return bool(((first == second) | ((first != first) & (second != second))).all())
 
 
 def differ(out: Tensor, other: Tensor, tolerance: float = SAME_BATCH) -> bool:
-    """Whether two outputs differ by more than a share of the first one's largest number."""
+    """Tell whether two outputs differ by more than a share of the first one's largest number."""
     return distance(out, other) > tolerance * float(out.abs().max())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
-"""What the system says where there is no more room, or none to write at all."""
+"""Error numbers of a system that has no more room, or none to write at all."""
 
 
 def unwritable(error: BaseException | None) -> OSError | None:
@@ -60,7 +60,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def is_at(file: IO[str], path: Path) -> bool:
-    """Whether an open file is the one at a path."""
+    """Tell whether an open file is the one at a path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def is_at(file: IO[str], path: Path) -> bool:
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Whether the lock was free; it is held then until the file is closed."""
+    """Take the lock if it is free, and tell whether it was; it is held until the file is closed."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Where a result comes from: commit, versions, platform, device."""
+"""Provenance of a result: commit, versions, platform, device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("esper", "torch", "numpy", "hydra-core", "omegaconf", "scikit-learn"
 
 
 def environment_info(device: str = "cpu") -> dict[str, Any]:
-    """Where a result comes from: commit, versions, platform, device, threads.
+    """Provenance of a result: commit, versions, platform, device, threads.
 
     ``git_sha`` and ``git_dirty`` are ``None`` when this package is not tracked by a git checkout; a version is
     ``None`` when the package is not installed.

@@ -38,10 +38,10 @@ GONE = re.compile(
     r"|ncclRemoteError|NCCL communicator was aborted",
     re.IGNORECASE,
 )
-"""What gloo, NCCL and the store say when a peer is gone or silent: they have no type of error for it."""
+"""Messages of gloo, NCCL and the store when a peer is gone or silent: they have no type of error for it."""
 
 BROKEN_DEVICE = re.compile(r"CUDA (error|failure)", re.IGNORECASE)
-"""What they say when it is this rank's own device that has failed, whatever else they add."""
+"""Their messages when it is this rank's own device that has failed, whatever else they add."""
 
 
 class PeerLost(RuntimeError):
@@ -217,7 +217,7 @@ def _peers() -> Iterator[None]:
 
 
 def lost_peer(error: RuntimeError) -> bool:
-    """Whether an exchange failed of another rank, and not of this one or its device."""
+    """Tell whether an exchange failed of another rank, and not of this one or its device."""
     if isinstance(error, torch.AcceleratorError | torch.OutOfMemoryError) or BROKEN_DEVICE.search(str(error)):
         return False
     return isinstance(error, dist.DistStoreError) or GONE.search(str(error)) is not None

@@ -47,7 +47,7 @@ def generator(*parts: int | str) -> torch.Generator:
 
 
 class GlobalStreams:
-    """Where torch's (CPU), numpy's and Python's global generators stand: users' code draws from any of them."""
+    """States of torch's (CPU), numpy's and Python's global generators: users' code draws from any of them."""
 
     def __init__(self) -> None:
         self._torch = torch.default_generator.get_state()
@@ -55,7 +55,7 @@ class GlobalStreams:
         self._python = random.getstate()
 
     def moved(self) -> list[str]:
-        """Which of them stand elsewhere now: something was drawn, or they were seeded."""
+        """Names of those whose state has changed: something was drawn, or they were seeded."""
         now = GlobalStreams()
         same = {
             "torch": torch.equal(now._torch, self._torch),
