@@ -1,1 +1,1 @@
-"""How fast Esper is and how much memory it takes, beside plain PyTorch in the same run."""
+"""Benchmarks of Esper's speed and memory against plain PyTorch, measured in the same run."""

@@ -1,8 +1,9 @@
-"""``python -m benchmarks``: run the benchmarks and show, or keep, what they measured."""
+"""Command line of the benchmarks, ``python -m benchmarks``: run sections, then print or save the results."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import hosts, iteration, life, memory, observation, peak, ranks, throughput
+from benchmarks import grower, hosts, iteration, life, memory, observation, peak, ranks, rl, start, throughput
 from benchmarks.records import Record, machine
 from benchmarks.report import print_section, save
 from benchmarks.scale import FULL, QUICK, Scale
@@ -36,22 +37,27 @@ SECTIONS: dict[str, tuple[str, Callable[[Scale], list[Record]]]] = {
         "One conv_light module from germination to its keep, per environment and epoch; ratio to bare hosts without it",
         life.run,
     ),
+    grower.SECTION: (
+        "One network in its owner's own loop, per epoch of training steps or call of end_epoch; ratio to the bare loop",
+        grower.run,
+    ),
     iteration.SECTION: ("One PPO iteration by parts; ratio: share of the iteration", iteration.run),
     ranks.SECTION: (
         "The same environments on one rank and on two, per environment and epoch; ratio to one rank",
         ranks.run,
     ),
+    start.SECTION: ("Start of a command; ratio to importing torch", start.run),
     peak.SECTION: ("Peak memory of hosts in training, one epoch; ratio to bare hosts", peak.run),
     memory.SECTION: ("Memory of seed modules; ratio to what the live ones need", memory.run),
 }
 PLAIN_WIDTH = 140
-"""Columns of tables that go to a file or a pipe."""
+"""Table width when the output is a file or a pipe, in characters."""
 
 TITLES = {name: title for name, (title, _) in SECTIONS.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line and run."""
+    """Parse the command line and run the benchmarks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="section", help=f"some of {', '.join(SECTIONS)}; all if none")
     parser.add_argument("--quick", action="store_true", help="sizes of seconds: to see that it runs, not for numbers")
@@ -77,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"section {ranks.SECTION} is of several processes: --clock cpu takes other sections, named one by one"
         )
     folder = options.out
-    # What is kept beside the code is complete and meant: a trial must not replace it.
+    # The results beside the code are of a full run: a trial must not replace them.
     if folder is None and chosen == list(SECTIONS) and not options.quick:
         folder = Path(__file__).parent
     scale = replace(QUICK if options.quick else FULL, clock=CLOCKS[options.clock])
@@ -103,4 +109,7 @@ def _run(chosen: Sequence[str], scale: Scale, origin: dict[str, Any], folder: Pa
 
 if __name__ == "__main__":
     secure()
-    main()
+    if sys.argv[1:2] == [rl.SECTION]:  # of hours and in parts, so not among the sections
+        rl.main(sys.argv[2:])
+    else:
+        main()

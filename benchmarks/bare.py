@@ -1,4 +1,4 @@
-"""The floor: hosts trained one after the other with plain PyTorch, channels-last, as one would without Esper.
+"""The baseline: hosts trained one after the other with plain PyTorch, channels-last, without Esper.
 
 Axis legend: B = batch, N = samples.
 """
@@ -12,24 +12,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.envs.twins import Nursery
+from esper.envs.loader import InstanceLoader
 from esper.hosts import SegmentedHost
 from esper.population.mapping.norms import normalises_input
 
 
 class BareTraining:
-    """One network with an optimizer of its own.
+    """A network with its own optimizer, trained by plain PyTorch.
 
     Args:
-        network: changed in place.
-        nursery: data on the CPU, and how hosts are trained.
+        network: network to train, changed in place.
+        loader: data on the CPU and training settings of the hosts.
     """
 
-    def __init__(self, network: nn.Module, nursery: Nursery) -> None:
-        self.network, training = _channels_last(network), nursery.training
-        # Fused is the fastest Adam that PyTorch has for a small network: a floor that is easy to beat is none.
+    def __init__(self, network: nn.Module, loader: InstanceLoader) -> None:
+        self.network, training = _channels_last(network), loader.training
+        # Fused is PyTorch's fastest Adam for a small network: a baseline must not be easy to beat.
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=training.lr, fused=True)
-        self.task, self.batch_size, self.steps_per_epoch = nursery.task, training.batch_size, training.steps_per_epoch
+        self.task, self.batch_size, self.steps_per_epoch = loader.task, training.batch_size, training.steps_per_epoch
 
     def epoch(self) -> None:
         """Train one epoch in random order, then validate."""
@@ -39,7 +39,7 @@ class BareTraining:
         self.validate()
 
     def step(self, batch: Tensor) -> None:
-        """One optimizer step on the samples ``int64 [B]``."""
+        """Take one optimizer step on the samples with indices ``int64 [B]``."""
         images = self.task.train.inputs[batch].contiguous(memory_format=torch.channels_last)
         self.optimizer.zero_grad(set_to_none=True)
         self._backward(images, self.task.train.targets[batch])
@@ -59,20 +59,20 @@ class BareTraining:
 
 
 class BareIncubation(BareTraining):
-    """A host whose modules train in isolation: one more pass per module, from its place on, host frozen.
+    """A host whose modules train in isolation: for each module, one extra pass from its place on, with the host frozen.
 
     Args:
-        host: trained in place; its places stay empty.
+        host: host to train in place; its places stay empty.
         modules: seed module by index of its place.
     """
 
-    def __init__(self, host: SegmentedHost, modules: Mapping[int, nn.Module], nursery: Nursery) -> None:
+    def __init__(self, host: SegmentedHost, modules: Mapping[int, nn.Module], loader: InstanceLoader) -> None:
         self.segments = host.segments
         self.modules = {place: _channels_last(module) for place, module in modules.items()}
         # Where a detached feature meets a GroupNorm first, torch's channels-last kernel crashes: see
         # esper.population.mapping.norms.
         self._contiguous = {place for place, module in modules.items() if normalises_input(module)}
-        super().__init__(nn.ModuleList([*self.segments, *self.modules.values()]), nursery)
+        super().__init__(nn.ModuleList([*self.segments, *self.modules.values()]), loader)
         self.network = nn.Sequential(*self.segments)
 
     def _backward(self, images: Tensor, labels: Tensor) -> None:
@@ -93,26 +93,28 @@ class BareIncubation(BareTraining):
 
 
 class BareLife(BareTraining):
-    """A host and one module through its life: the passes that Esper makes, written by hand.
+    """A host and one module through its whole life, in hand-written passes equivalent to Esper's.
 
-    Below alpha 1 the module is blended in by ADD; at alpha 0 it trains in a pass of its own on the detached feature. In
-    validation the suffix is run once more, with the module if it is off and without it if it is on.
+    Below alpha 1 the module is blended in by ADD; at alpha 0 it trains in a separate pass on the detached feature.
+    Validation runs the suffix twice: with the module and without it.
 
     Args:
-        host: trained in place; its places stay empty.
+        host: host to train in place; its places stay empty.
         place: index of the module's place.
-        module: the module.
-        nursery: data and training.
+        module: seed module.
+        loader: data and training settings.
     """
 
-    def __init__(self, host: SegmentedHost, place: int, module: nn.Module, nursery: Nursery) -> None:
+    def __init__(self, host: SegmentedHost, place: int, module: nn.Module, loader: InstanceLoader) -> None:
         self.head, self.module = nn.Sequential(*host.segments[: place + 1]), module
         self.tail = nn.Sequential(*host.segments[place + 1 :])
         self.alpha = 0.0
-        super().__init__(nn.ModuleList([self.head, module, self.tail]), nursery)
+        super().__init__(nn.ModuleList([self.head, module, self.tail]), loader)
 
     def validate(self) -> tuple[float, float]:
-        """Mean loss over the validation split as the host is, and with the module switched over."""
+        """Return the mean validation loss of the host as it is, and with the module switched on if it was off or off if
+        it was on.
+        """
         images = self.task.val.inputs.contiguous(memory_format=torch.channels_last)
         with torch.no_grad():
             feature = self.head(images)
@@ -137,7 +139,7 @@ class BareLife(BareTraining):
 
 
 def bare_network(host: SegmentedHost) -> nn.Sequential:
-    """A copy of a host without places: its layers in a row."""
+    """Copy a host into one ``nn.Sequential``, without places."""
     layers: list[nn.Module] = []
     for segment in host.segments:
         layers += list(segment.children())

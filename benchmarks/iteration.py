@@ -1,4 +1,4 @@
-"""Where the time of a PPO iteration goes: hosts, their validation, and the control plane, part by part."""
+"""Time of a PPO iteration by part: training of hosts, their validation, and the control plane."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.records import Record
-from benchmarks.scale import Scale, laboratory
+from benchmarks.scale import Scale, experiment_of
 from benchmarks.timing import Clock
-from esper.envs import growth
+from esper.algorithms import PPO, RolloutBuffer
+from esper.envs import growth, lifecycle
 from esper.policy import GrowthPolicy
-from esper.ppo import RolloutBuffer
 from esper.runtime.run_folder import RunFolder
 from esper.telemetry.hub import TelemetryHub
 from esper.training import trainer
 
 SECTION = "iteration"
 HOSTS = ("host training", "validation and contributions")
-"""Parts that are no control plane: what hosts cost in any case."""
+"""Parts outside the control plane: training and validation of hosts."""
 
 REST = "everything else"
 WHOLE = "whole iteration"
 SHARE = "control plane"
 
-# Part of an iteration to (owner, attribute) of the calls that do it. None of these calls another one.
+# (owner, attribute) of the calls that make up each part of an iteration; none of these calls another one.
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     HOSTS[0]: ((growth, "train_epoch"), (growth, "probe_hosts")),
     HOSTS[1]: ((growth, "valuate"),),
-    "observations": ((growth, "observe"),),
-    "masks": ((growth, "legal"),),
+    "observations": ((lifecycle, "observe"),),
+    "masks": ((lifecycle, "legal"),),
     "policy": ((GrowthPolicy, "act"), (GrowthPolicy, "value")),
     "buffer": ((RolloutBuffer, "add"),),
-    "update": ((trainer, "ppo_update"),),
+    "update": ((PPO, "update"),),
 }
 
 
 def run(scale: Scale) -> list[Record]:
-    """Milliseconds per iteration and part, with a policy that has learned nothing yet; shares as ratios."""
-    lab = laboratory(scale.preset, f"trainer.num_iterations={scale.iterations}", *scale.overrides)
+    """Time an iteration by part, in milliseconds, with an untrained policy; ratios are shares of the iteration."""
+    experiment = experiment_of(scale.preset, f"trainer.num_iterations={scale.iterations}", *scale.overrides)
     with tempfile.TemporaryDirectory() as folder, TelemetryHub([]) as hub:
-        # Twins of the instances are computed in here and warm the hosts' code up.
-        learner = trainer.Trainer(lab, RunFolder.create(Path(folder) / "run", ""), hub)
+        # Computes the twins of the instances, which warms up the hosts' code.
+        learner = trainer.Trainer(experiment, RunFolder.create(Path(folder) / "run", ""), hub)
         env = learner.env
         learner.begin()
         rounds = []
@@ -80,7 +80,7 @@ def _record(part: str, shape: str, num_envs: int, rounds: list[dict[str, float]]
 
 @contextmanager
 def _measured(spent: dict[str, float], clock: Clock) -> Iterator[None]:
-    """Add the time inside each part's calls to ``spent``."""
+    """Add the time spent in each part's calls to ``spent``."""
     with ExitStack() as stack:
         for part, calls in PARTS.items():
             for owner, name in calls:

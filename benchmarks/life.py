@@ -1,4 +1,4 @@
-"""The life of one conv_light module: a whole episode in which it is germinated, incubated, blended in and kept."""
+"""A whole episode of one conv_light module: germinated, incubated, blended in and kept."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from benchmarks.records import Record
 from benchmarks.scale import Scale
 from benchmarks.settings import Setting, colour
 from benchmarks.timing import interleave, records
+from esper.growth import Incubation
 from esper.growth.actions import TEMPO_EPOCHS, Tempo
 from esper.growth.blending import BlendedModule
-from esper.population import INCUBATIONS
 
 SECTION = "life"
 FLOOR = "bare host"
@@ -18,11 +18,11 @@ BY_HAND = "auxiliary, by hand"
 SLOT = 1
 NUM_EPOCHS = 25
 NUM_DEVELOPING = 1 + 6
-"""Epochs in GERMINATED and in TRAINING."""
+"""Number of epochs in GERMINATED and TRAINING."""
 
 
 def run(scale: Scale) -> list[Record]:
-    """Milliseconds per environment and epoch, over the episode."""
+    """Time the whole episode, in milliseconds per environment and epoch."""
     setting = colour(scale.image_size, scale.image_batch)
     num_envs, rounds, num_epochs = scale.life
     alphas = _alphas()[:num_epochs]
@@ -40,16 +40,16 @@ def run(scale: Scale) -> list[Record]:
 
 
 def _alphas() -> list[float]:
-    """Alpha in every epoch: in isolation, along a linear ramp of tempo STANDARD, kept."""
+    """Return alpha for every epoch: isolation, a linear ramp of tempo STANDARD, then 1."""
     ramp = int(TEMPO_EPOCHS[Tempo.STANDARD])
     blending = [(epoch + 1) / ramp for epoch in range(ramp)]
     return [0.0] * NUM_DEVELOPING + blending + [1.0] * (NUM_EPOCHS - NUM_DEVELOPING - ramp)
 
 
 def _contenders(setting: Setting, num_envs: int, alphas: list[float]) -> dict[str, Epoch]:
-    bare = each([BareTraining(bare_network(setting.host), setting.nursery) for _ in range(num_envs)])
+    bare = each([BareTraining(bare_network(setting.host), setting.loader) for _ in range(num_envs)])
     contenders: dict[str, Epoch] = {FLOOR: _repeated(bare, len(alphas)), BY_HAND: _by_hand(setting, num_envs, alphas)}
-    for incubation in INCUBATIONS:
+    for incubation in Incubation:
         contenders[f"Esper, loop, {incubation}"] = _esper(setting, num_envs, alphas, incubation)
     return contenders
 
@@ -71,7 +71,7 @@ def _by_hand(setting: Setting, num_envs: int, alphas: list[float]) -> Epoch:
             host = population.grown(env, [1.0] * len(setting.slot_ids))
             module = host.detach(setting.slot_ids[SLOT])
             assert isinstance(module, BlendedModule)
-            lives.append(BareLife(host, SLOT, module.body, setting.nursery))
+            lives.append(BareLife(host, SLOT, module.body, setting.loader))
         epoch = each(lives)
         for alpha in alphas:
             for life in lives:
@@ -81,11 +81,11 @@ def _by_hand(setting: Setting, num_envs: int, alphas: list[float]) -> Epoch:
     return episode
 
 
-def _esper(setting: Setting, num_envs: int, alphas: list[float], incubation: str) -> Epoch:
+def _esper(setting: Setting, num_envs: int, alphas: list[float], incubation: Incubation) -> Epoch:
     def episode() -> None:
         population = setting.population(num_envs, "loop")
         germinate(population, [SLOT])
-        growing = Growing(setting.nursery, population, setting.instances(num_envs))
+        growing = Growing(setting.loader, population, setting.instances(num_envs))
         for alpha in alphas:
             growing.epoch(stage_of(population, alpha), incubation=incubation)
 

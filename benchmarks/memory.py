@@ -1,4 +1,4 @@
-"""Memory that seed modules hold, against how many of them live.
+"""Memory of seed modules as a function of the number of live modules.
 
 Axis legend: E = environments, S = slots.
 """
@@ -7,28 +7,29 @@ from __future__ import annotations
 
 from benchmarks.hosts import Growth, grown_population
 from benchmarks.records import Record, bytes_held
-from benchmarks.scale import Scale, laboratory
+from benchmarks.scale import Scale, experiment_of
 from esper.growth.actions import BlendAlgorithm
 from esper.population import Population
 
 SECTION = "memory"
 NUMBERS_PER_PARAMETER = 3
-"""Its value and two Adam moments."""
+"""Numbers stored per parameter: its value and two Adam moments."""
 
 ITEM_BYTES = 4
 
 
 def run(scale: Scale) -> list[Record]:
-    """Bytes that modules and their optimizer state hold, with more and more of them, and while they are culled.
+    """Measure the memory of modules and their optimizer state, in bytes, as modules are germinated and then culled.
 
-    The ratio is to what the live modules need: three numbers per parameter, one step count per module and per gate.
+    Ratios compare with the minimum for the live modules: three numbers per parameter, one step count per module and per
+    gate.
     """
-    lab = laboratory(scale.preset)
-    num_envs, num_slots = scale.hosts[-1][0], len(lab.slot_ids)
-    instances = lab.pool("train", num_envs).instances
+    experiment = experiment_of(scale.preset)
+    num_envs, num_slots = scale.hosts[-1][0], len(experiment.slot_ids)
+    instances = experiment.pool("train", num_envs).instances
     found = []
     for num_modules in range(num_slots + 1):
-        population = grown_population(lab, instances, Growth("", num_modules, 0.0), "grouped")
+        population = grown_population(experiment, instances, Growth("", num_modules, 0.0), "grouped")
         found.append(_record(population, "germinated"))
     for slot in range(num_slots):
         # Every other environment first, so that rows are taken out of the middle of stacks.
@@ -49,7 +50,7 @@ def _record(population: Population, event: str) -> Record:
 
 
 def module_bytes(population: Population) -> int:
-    """Bytes of the storage behind all seed modules, gates and their optimizer state."""
+    """Count the bytes of storage behind all seed modules, gates and their optimizer state."""
     _, *stacks = population.stacks()  # the first one is the hosts'
     held = {
         storage.data_ptr(): storage.nbytes()

@@ -1,4 +1,4 @@
-"""What observations and masks cost beside one training step of one bare host.
+"""Cost of observations and masks compared with one training step of one bare host.
 
 Axis legend: E = environments, S = slots.
 """
@@ -6,16 +6,18 @@ Axis legend: E = environments, S = slots.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from benchmarks.bare import BareTraining, bare_network
 from benchmarks.records import Record
-from benchmarks.scale import Scale, laboratory
+from benchmarks.scale import Scale, experiment_of
 from benchmarks.timing import interleave, records
 from esper.blueprints import blueprint_ids
 from esper.envs.history import HostHistory
 from esper.envs.observations import observe
+from esper.experiment.acting import growth_rules
 from esper.growth import NUM_STAGES, GrowthRules, SlotState, legal
 from esper.population import NUM_PROBES
 
@@ -23,17 +25,18 @@ SECTION = "observation"
 FLOOR = "bare training step"
 
 BLOCK = 20
-"""Calls timed together: single ones would measure the caches that the contender before them left."""
+"""Number of calls timed together, because single calls would run with caches left by the previous contender."""
 
 
 def run(scale: Scale) -> list[Record]:
-    """One record per shape for the observation, the masks, and a bare host's training step."""
-    lab = laboratory(scale.preset)
-    bare = BareTraining(bare_network(lab.host), lab.nursery)
-    batch = torch.arange(lab.nursery.training.batch_size)
+    """Return one record per shape for the observation, the masks, and a bare host's training step."""
+    experiment = experiment_of(scale.preset)
+    bare = BareTraining(bare_network(experiment.host), experiment.loader)
+    batch = torch.arange(experiment.loader.training.batch_size)
     found = []
     for num_envs, num_slots in scale.shapes:
-        observation, masks = _calls(num_envs, num_slots)
+        rules = replace(growth_rules(experiment.config), max_developing=num_slots, max_seeds=num_slots)
+        observation, masks = _calls(num_envs, num_slots, rules)
         calls: dict[str, Callable[[], object]] = {
             FLOOR: lambda: bare.step(batch),
             "observation": observation,
@@ -56,8 +59,8 @@ def _block(call: Callable[[], object]) -> Callable[[], None]:
     return block
 
 
-def _calls(num_envs: int, num_slots: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Observation and masks of slots in all stages."""
+def _calls(num_envs: int, num_slots: int, rules: GrowthRules) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return functions that compute the observation and the masks of slots in all stages."""
     shape = num_envs, num_slots
     state, history = SlotState.empty(*shape), HostHistory.empty(num_envs)
     cells = torch.arange(num_envs * num_slots).view(shape)
@@ -65,9 +68,16 @@ def _calls(num_envs: int, num_slots: int) -> tuple[Callable[[], object], Callabl
     state.blueprint = torch.where(state.present, cells % len(blueprint_ids()), -1)
     probes, budget = torch.rand(*shape, NUM_PROBES), torch.full((num_envs,), 1000.0)
     compatible = torch.ones(num_slots, len(blueprint_ids()), dtype=torch.bool)
-    rules = GrowthRules(max_developing=num_slots, max_seeds=num_slots)
 
     def observation() -> object:
-        return observe(history, state, num_epochs=25, param_budget=budget, min_training_epochs=2, probes=probes)
+        return observe(
+            history,
+            state,
+            num_epochs=25,
+            param_budget=budget,
+            min_training_epochs=rules.min_training_epochs,
+            contribution_decay=1.0,
+            probes=probes,
+        )
 
     return observation, lambda: legal(state, compatible, rules)

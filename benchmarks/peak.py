@@ -1,4 +1,4 @@
-"""Peak memory of hosts in training, each measured in a process of its own.
+"""Peak memory of training hosts, each measured in a separate process.
 
 ``python -m benchmarks.peak digits matmul "no modules" 16 1`` prints one number.
 """
@@ -31,7 +31,7 @@ SLOTS = {NO_MODULES: (), MODULES: (0, 1, 2)}
 
 
 def run(scale: Scale) -> list[Record]:
-    """Bytes that an epoch adds to the process that runs it, hosts, data and kernels' buffers included."""
+    """Measure the bytes that one epoch adds to a process: hosts, data and kernel buffers included."""
     found = []
     for kind, mapping in (("digits", "matmul"), ("colour", "loop")):
         for num_envs in scale.peak:
@@ -61,25 +61,26 @@ def _measure(kind: str, implementation: str, growth: str, num_envs: int) -> int:
 
 def _epoch(setting: Setting, implementation: str, growth: str, num_envs: int) -> Epoch:
     if implementation == BARE:
-        return each([BareTraining(bare_network(setting.host), setting.nursery) for _ in range(num_envs)])
+        return each([BareTraining(bare_network(setting.host), setting.loader) for _ in range(num_envs)])
     population = setting.population(num_envs, implementation)
     germinate(population, SLOTS[growth])
-    growing = Growing(setting.nursery, population, setting.instances(num_envs))
+    growing = Growing(setting.loader, population, setting.instances(num_envs))
     stage = stage_of(population, 1.0)
     return lambda: growing.epoch(stage)
 
 
 def _peak() -> int:
-    """Most memory that this process ever had, or since :func:`_forget_peak` where there is a ``/proc``."""
+    """Return the peak memory of this process, since :func:`_forget_peak` on systems with ``/proc``."""
     if STATUS.exists():
         return int(re.findall(r"VmHWM:\s+(\d+) kB", STATUS.read_text())[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _forget_peak() -> None:
-    """Start over from what the process holds now: imports and data take more for a moment than they leave behind.
+    """Reset the peak to the memory that the process holds now, because imports and data briefly take more than they
+    keep.
 
-    What they freed goes back to the system first, or else an epoch that fits into it would seem to take nothing.
+    Return freed memory to the system first; otherwise an epoch that fits into it would seem to need none.
     """
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
@@ -89,7 +90,7 @@ def _forget_peak() -> None:
 
 
 def main(kind: str, implementation: str, growth: str, num_envs: str, num_threads: str) -> None:
-    """Print how many bytes the peak rises while hosts are made and trained for one epoch."""
+    """Print the rise of the peak in bytes while hosts are built and trained for one epoch."""
     torch.set_num_threads(int(num_threads))
     keep_freed_memory()  # as a run does
     setting = digits(FULL.preset) if kind == "digits" else colour(FULL.image_size, FULL.image_batch)

@@ -1,4 +1,4 @@
-"""What a second rank brings: whole runs on ``[cpu]`` and on ``[cpu,cpu]``, the same environments in all."""
+"""Speed-up by a second rank: whole runs on ``[cpu]`` and on ``[cpu,cpu]`` with equally many environments."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ WORDS = (
     "telemetry.plots=false",
     "ppo.lr=1e-12",
 )
-"""Iterations are what is timed; the rest is kept short. A policy that learns nothing grows as much on two ranks as on
-one; with the preset's rate one of them grew far more within two updates, and that was what was timed."""
+"""Arguments of the timed runs, which keep everything but iterations short. The policy learns nothing, so that it grows
+equally on one and two ranks; at the preset's learning rate one run grew far more within two updates and dominated
+times.
+"""
 
 
 def run(scale: Scale) -> list[Record]:
-    """Milliseconds per environment and epoch in iterations after the first, policy and update included."""
+    """Time iterations after the first, policy and update included, in milliseconds per environment and epoch."""
     found = []
     for num_envs, num_epochs in scale.rank_sizes:
         words = (
@@ -72,7 +74,7 @@ def _records(times: dict[str, list[float]], config: Config) -> list[Record]:
 
 
 def _epoch_milliseconds(devices: str, words: tuple[str, ...]) -> float:
-    """Median over the iterations of one run; the first one warms up."""
+    """Return the median over the iterations of one run, without the first, which warms up."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [sys.executable, "-m", "esper.train", *words, f"devices={devices}", f"hydra.run.dir={run_dir}"]

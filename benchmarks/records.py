@@ -1,4 +1,4 @@
-"""What a benchmark measured, and on what."""
+"""Records of benchmark results and of the machine that produced them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Record:
     """One row of the results.
 
     Attributes:
-        section: which part of the benchmarks it belongs to.
-        workload: what was done.
-        hosts: environments at once.
-        implementation: who did it.
-        median, p95: over rounds, in ``unit``.
-        ratio: to what the section compares with; ``None`` where there is nothing to compare.
-        unit: of median and p95.
-        rounds: measurements behind them.
-        ratio_grown: to plain PyTorch with the same modules; ``None`` where there are none.
-        samples: trained on in the time given, where that is an epoch of one host; otherwise ``None``.
+        section: section of the benchmarks.
+        workload: description of the work.
+        hosts: number of simultaneous environments.
+        implementation: the contender, such as "bare host".
+        median, p95: statistics over rounds, in ``unit``.
+        ratio: time relative to the section's reference; ``None`` without one.
+        unit: unit of median and p95.
+        rounds: number of measurements.
+        ratio_grown: time relative to plain PyTorch with the same modules; ``None`` without modules.
+        samples: training samples in the time given, if that is an epoch of one host; otherwise ``None``.
     """
 
     section: str
@@ -45,7 +45,7 @@ class Record:
 
 
 def bytes_held(section: str, workload: str, hosts: int, implementation: str, held: int, compared: int) -> Record:
-    """A measurement of memory, made once; the ratio is to ``compared`` bytes, if there are any."""
+    """Record a single memory measurement; the ratio is to ``compared`` bytes unless that is 0."""
     return Record(
         section=section,
         workload=workload,
@@ -60,7 +60,9 @@ def bytes_held(section: str, workload: str, hosts: int, implementation: str, hel
 
 
 def machine(clock: str) -> dict[str, Any]:
-    """Where, when and by which clock the numbers were made; ``load`` is what else ran, in busy cores."""
+    """Describe the machine, time, commit and clock of the measurements; ``load`` is other work at the start, in busy
+    cores.
+    """
     info = environment_info()
     return {
         "cpu": _cpu_name(),

@@ -1,4 +1,4 @@
-"""Results on the screen, as JSON, and as a table in a README."""
+"""Output of results: on the screen, as JSON, and as tables in a README."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from esper.runtime.files import write_atomic
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 COLUMNS = ("workload", "hosts", "implementation", "median", "p95", "ratio")
 SPEED_COLUMNS = ("to same modules", "env-epochs/s", "samples/s")
-"""More of them where an epoch of one host was timed."""
+"""Additional columns for sections that time an epoch of one host."""
 
 
 def print_section(records: Sequence[Record], title: str, console: Console) -> None:
-    """One table for the records of one section."""
+    """Print the records of one section as a table."""
     table = Table(title=title, title_justify="left")
     columns = _columns(records)
     for column in columns:
@@ -33,14 +33,14 @@ def print_section(records: Sequence[Record], title: str, console: Console) -> No
         if before is not None and (record.workload, record.hosts) != before:
             table.add_section()
         before = record.workload, record.hosts
-        table.add_row(*map(escape, _cells(record)[: len(columns)]))  # a list of devices is no markup
+        table.add_row(*map(escape, _cells(record)[: len(columns)]))  # a list of devices is not markup
     console.print(table)
 
 
 def save(folder: Path, records: Sequence[Record], machine: dict[str, Any], titles: dict[str, str]) -> None:
-    """Write ``results.json``, and the tables into the folder's ``README.md`` if it has the markers.
+    """Write ``results.json``, and update the tables in the folder's ``README.md`` if it has the markers.
 
-    Sections that are not among the records stay as they are, each with the machine and the commit that it came from.
+    Sections without new records are kept, each with the machine and commit that measured it.
     """
     path, readme = folder / "results.json", folder / "README.md"
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"machines": {}, "records": []}
@@ -57,7 +57,7 @@ def save(folder: Path, records: Sequence[Record], machine: dict[str, Any], title
 
 
 def markdown(records: Sequence[Record], machines: dict[str, dict[str, Any]], titles: dict[str, str]) -> str:
-    """One table per section, and the machine that its numbers come from."""
+    """Format one Markdown table per section, with the machine that measured it."""
     parts = []
     for section, group in groupby(records, key=lambda record: record.section):
         rows = list(group)
@@ -99,8 +99,8 @@ def _cells(record: Record) -> tuple[str, ...]:
         _number(record.p95, record.unit),
         _ratio(record.ratio),
         _ratio(record.ratio_grown),
-        f"{per_second:.3g}",
-        f"{per_second * (record.samples or 0):,.0f}",
+        f"{per_second:.3g}" if record.samples else "",
+        f"{per_second * record.samples:,.0f}" if record.samples else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""How much to run: everything, or enough to see that it runs."""
+"""Amount of work of a benchmark run: full, or just enough to check that everything runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from time import perf_counter
 
 from benchmarks.timing import Clock
 from esper.config import compose
-from esper.experiment.build import Laboratory, build_laboratory
+from esper.experiment.build import Experiment, build_experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,19 +16,21 @@ class Scale:
     """Sizes of all sections.
 
     Attributes:
-        preset: of hosts and of the whole iteration.
-        hosts: environments at once, and timed rounds, of the host section.
-        shapes: environments and slots of the observation section.
-        calls: timed calls of the observation section.
-        iterations: PPO iterations.
-        digits, colour: environments at once, and timed rounds, of the throughput section, for its two kinds of host.
-        life: environments, timed rounds, and epochs of the section on one module's life.
-        image_size, image_batch: side of a colour image, and how many of them are in a batch.
-        peak: environments at once whose peak memory is measured.
-        rank_rounds, rank_iterations: runs on each number of ranks, and their iterations.
-        rank_sizes: environments in all and epochs of an episode.
-        overrides: of the whole iteration.
-        clock: seconds so far.
+        preset: preset of the hosts and of the whole iteration.
+        hosts: number of environments and of timed rounds, host section.
+        shapes: numbers of environments and slots, observation section.
+        calls: timed calls, observation section.
+        iterations: number of PPO iterations.
+        digits, colour: number of environments and of timed rounds for the two kinds of host, throughput section.
+        life: number of environments, timed rounds and epochs, life section.
+        grower: timed rounds, and epochs of the digits network in each, grower section.
+        image_size, image_batch: side of a colour image in pixels, and images per batch.
+        peak: numbers of environments, peak section.
+        rank_rounds, rank_iterations: runs for each number of ranks, and their iterations.
+        rank_sizes: total number of environments, and epochs of an episode.
+        start_rounds: starts of each kind, start section.
+        overrides: overrides of the whole iteration.
+        clock: function that returns the current time in seconds.
     """
 
     preset: str
@@ -39,12 +41,14 @@ class Scale:
     digits: tuple[tuple[int, int], ...]
     colour: tuple[tuple[int, int], ...]
     life: tuple[int, int, int]
+    grower: tuple[int, int]
     image_size: int
     image_batch: int
     peak: tuple[int, ...]
     rank_rounds: int
     rank_iterations: int
     rank_sizes: tuple[tuple[int, int], ...]
+    start_rounds: int
     overrides: tuple[str, ...] = ()
     clock: Clock = perf_counter
 
@@ -59,12 +63,14 @@ FULL = Scale(
     digits=((1, 9), (4, 7), (16, 5), (64, 3)),
     colour=((1, 7), (4, 5), (16, 2), (64, 1)),
     life=(4, 5, 25),
+    grower=(9, 8),
     image_size=32,
     image_batch=128,
     peak=(4, 16),
     rank_rounds=5,
     rank_iterations=3,
     rank_sizes=((24, 10), (96, 4)),
+    start_rounds=5,
     overrides=("instances.num_train=32",),
 )
 QUICK = Scale(
@@ -76,17 +82,19 @@ QUICK = Scale(
     digits=((2, 1),),
     colour=((2, 1),),
     life=(2, 1, 9),
+    grower=(1, 1),
     image_size=8,
     image_batch=8,
     peak=(1,),
     rank_rounds=1,
     rank_iterations=2,
     rank_sizes=((4, 4),),
+    start_rounds=1,
 )
 
 
 @cache
-def laboratory(preset: str, *overrides: str) -> Laboratory:
-    """Data, host, slots and sizes of a preset."""
-    # A fixed mapping: what is measured must not depend on what was fastest a moment ago.
-    return build_laboratory(compose(f"+preset={preset}", "env.mapping=matmul", *overrides))
+def experiment_of(preset: str, *overrides: str) -> Experiment:
+    """Build the experiment of a preset: data, host, slots and sizes."""
+    # A fixed mapping: results must not depend on what was fastest a moment ago.
+    return build_experiment(compose(f"+preset={preset}", "env.mapping=matmul", *overrides))

@@ -1,4 +1,4 @@
-"""Hosts, data and sizes of an epoch: what the host benchmarks train."""
+"""Settings of the host benchmarks: hosts, data and sizes of an epoch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.scale import laboratory
+from benchmarks.scale import experiment_of
 from esper.envs.instances import Instance, InstancePool
-from esper.envs.twins import HostTraining, Nursery
+from esper.envs.loader import HostTraining, InstanceLoader
 from esper.hosts import SegmentedHost, build_host
 from esper.hosts.faults import INTACT
 from esper.population import Population, build_mapping
 from esper.runtime.rng import generator
 from esper.tasks import TaskData
+from esper.tasks.augment import Augmentation
 from esper.tasks.data import Split
 
 NUM_CLASSES = 10
@@ -24,31 +25,31 @@ class Setting:
     """One kind of host on one kind of data.
 
     Attributes:
-        name: for the tables.
-        host: prototype.
-        slot_ids: places where modules may stand.
-        nursery: data, and how hosts are trained.
-        mappings: those worth showing on a CPU.
+        name: name in the tables.
+        host: host prototype.
+        slot_ids: places that may hold modules.
+        loader: data and training settings of the hosts.
+        mappings: mappings to benchmark on a CPU.
     """
 
     name: str
     host: SegmentedHost
     slot_ids: tuple[str, ...]
-    nursery: Nursery
+    loader: InstanceLoader
     mappings: tuple[str, ...]
 
     @property
     def task(self) -> TaskData:
-        """Its data."""
-        return self.nursery.task
+        """The data of the task."""
+        return self.loader.task
 
     @property
     def samples(self) -> int:
-        """Training samples of one host in one epoch."""
-        return self.nursery.training.steps_per_epoch * self.nursery.training.batch_size
+        """Number of training samples of one host in one epoch."""
+        return self.loader.training.steps_per_epoch * self.loader.training.batch_size
 
     def instances(self, num_envs: int) -> tuple[Instance, ...]:
-        """Intact hosts, each with its own init and data order."""
+        """Return intact instances, each with its own initialisation and data order."""
         blocks = len(self.host.segments) - 1
         pool = InstancePool.build(
             {INTACT: 1.0}, num_envs, "train", host_family="cnn", num_blocks=blocks, num_classes=self.task.num_classes
@@ -56,26 +57,31 @@ class Setting:
         return pool.instances
 
     def population(self, num_envs: int, mapping: str) -> Population:
-        """Hosts at birth."""
+        """Build hosts at birth under a mapping."""
         population = Population(self.host, self.slot_ids, num_envs, build_mapping(mapping))
-        self.nursery.place(population, range(num_envs), self.instances(num_envs))
+        self.loader.place(population, range(num_envs), self.instances(num_envs))
         return population
 
 
 def digits(preset: str) -> Setting:
-    """The host and the data of a digits preset."""
-    lab = laboratory(preset)
+    """Return the setting of a digits preset."""
+    experiment = experiment_of(preset)
     return Setting(
-        name="digits", host=lab.host, slot_ids=lab.slot_ids, nursery=lab.nursery, mappings=("loop", "grouped", "matmul")
+        name="digits",
+        host=experiment.host,
+        slot_ids=experiment.slot_ids,
+        loader=experiment.loader,
+        mappings=("loop", "grouped", "matmul"),
     )
 
 
 def colour(image_size: int, batch_size: int) -> Setting:
-    """Three 3x3 blocks of 8, 16 and 32 channels, 4 training batches and one validation batch, random colour images.
+    """Return a setting with three 3x3 blocks of 8, 16 and 32 channels, 4 training batches and 1 validation batch of
+    random images.
 
     Args:
         image_size: pixels per side.
-        batch_size: images in a batch.
+        batch_size: images per batch.
     """
     steps, stream = 4, generator("benchmark images", image_size, batch_size)
 
@@ -103,7 +109,15 @@ def colour(image_size: int, batch_size: int) -> Setting:
         strides=[1, 1, 1],
         pools=[True, True, True],
     )
-    training = HostTraining(num_epochs=25, steps_per_epoch=steps, batch_size=batch_size, lr=0.01)
+    training = HostTraining(
+        num_epochs=25,
+        steps_per_epoch=steps,
+        batch_size=batch_size,
+        lr=0.01,
+        max_grad_norm=0.0,
+        alive_channels=2,
+        augmentation=Augmentation(),
+    )
     return Setting(
-        name=name, host=host, slot_ids=host.slot_ids, nursery=Nursery(task, host, training), mappings=("loop",)
+        name=name, host=host, slot_ids=host.slot_ids, loader=InstanceLoader(task, host, training), mappings=("loop",)
     )

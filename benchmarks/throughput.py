@@ -1,4 +1,4 @@
-"""Epochs of hosts with no, one and three modules, beside bare hosts and beside the same grown networks.
+"""Epochs of hosts with no, one and three modules, compared with bare hosts and with the same grown networks.
 
 Axis legend: E = environments.
 """
@@ -22,7 +22,7 @@ GROWN = "same network, static"
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What every host holds: conv_light at these slots, at one alpha."""
+    """A workload: the slots of every host that hold conv_light, and their alpha."""
 
     name: str
     slots: tuple[int, ...]
@@ -36,11 +36,11 @@ WORKLOADS = (
     Growth("three conv_light half blended", (0, 1, 2), 0.5),
 )
 FEW = 4
-"""Hosts up to which half blended modules and slot probes are timed too."""
+"""Largest number of hosts for which half-blended modules and slot probes are timed too."""
 
 
 def run(scale: Scale) -> list[Record]:
-    """Milliseconds per environment and epoch."""
+    """Time hosts with and without modules, in milliseconds per environment and epoch."""
     found = []
     both = (digits(scale.preset), scale.digits), (colour(scale.image_size, scale.image_batch), scale.colour)
     for setting, sizes in both:
@@ -49,7 +49,7 @@ def run(scale: Scale) -> list[Record]:
                 if growth.alpha < 1.0 and num_envs > FEW:
                     continue
                 contenders = _contenders(setting, num_envs, growth)
-                # Few rounds of many hosts warm up as they go: all but the first host run warm.
+                # Few rounds of many hosts need no warm-up: all but the first host run warm.
                 seconds = interleave(contenders, rounds, warmup=int(num_envs <= FEW), clock=scale.clock)
                 found += records(
                     seconds,
@@ -65,13 +65,13 @@ def run(scale: Scale) -> list[Record]:
 
 
 def _contenders(setting: Setting, num_envs: int, growth: Growth) -> dict[str, Epoch]:
-    contenders = {FLOOR: each([BareTraining(bare_network(setting.host), setting.nursery) for _ in range(num_envs)])}
+    contenders = {FLOOR: each([BareTraining(bare_network(setting.host), setting.loader) for _ in range(num_envs)])}
     for mapping in setting.mappings:
         population = setting.population(num_envs, mapping)
         germinate(population, growth.slots)
         if growth.slots and GROWN not in contenders:
             networks = [static_network(population, env, growth.alpha) for env in range(num_envs)]
-            contenders[GROWN] = each([BareTraining(network, setting.nursery) for network in networks])
+            contenders[GROWN] = each([BareTraining(network, setting.loader) for network in networks])
         contenders[f"Esper, {mapping}"] = _epoch(setting, population, growth)
     if not growth.slots and num_envs <= FEW:
         mapping = setting.mappings[0]
@@ -81,6 +81,6 @@ def _contenders(setting: Setting, num_envs: int, growth: Growth) -> dict[str, Ep
 
 
 def _epoch(setting: Setting, population: Population, growth: Growth, probe: bool = False) -> Epoch:
-    growing = Growing(setting.nursery, population, setting.instances(population.num_envs))
+    growing = Growing(setting.loader, population, setting.instances(population.num_envs))
     stage = stage_of(population, growth.alpha)
     return lambda: growing.epoch(stage, probe=probe, all_off=len(growth.slots) > 1)

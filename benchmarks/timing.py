@@ -1,4 +1,4 @@
-"""Timing under noise: contenders take turns, and are compared with what ran beside them."""
+"""Timing on a noisy machine: contenders take turns, and each is compared within the same round."""
 
 from __future__ import annotations
 
@@ -15,28 +15,37 @@ Clock = Callable[[], float]
 
 
 CLOCKS: dict[str, Clock] = {"wall": perf_counter, "cpu": process_time}
-"""What users wait for, and what the processor spent on this process: on a busy machine only the second says much."""
+"""Wall clock, the time that users wait, and processor time, which is more meaningful on a busy machine."""
 
 
 def interleave(
-    contenders: Contenders, rounds: int, warmup: int = 1, clock: Clock = perf_counter
+    contenders: Contenders,
+    rounds: int,
+    warmup: int = 1,
+    clock: Clock = perf_counter,
+    before: Contenders | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds per call: every round calls each contender once, starting with another one each time.
+    """Time contenders in turns and return seconds per call; each round calls every contender once, starting with
+    another one.
 
     Args:
-        contenders: what to call, by name.
-        rounds: timed calls of each.
-        warmup: rounds before them that are not timed.
+        contenders: functions to call, by name.
+        rounds: timed calls of each contender.
+        warmup: untimed rounds before them.
         clock: one of :data:`CLOCKS`.
+        before: functions, by name of contender, that prepare each of its calls and are not timed.
     """
+    before = before or {}
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
-    gc.disable()  # a collection would be billed to whoever runs when it comes
+    gc.disable()  # a garbage collection would count for whichever contender is running
     try:
         for number in range(-warmup, rounds):
             first = number % len(names)
             for name in names[first:] + names[:first]:
+                if name in before:
+                    before[name]()
                 began = clock()
                 contenders[name]()
                 ended = clock()
@@ -58,16 +67,16 @@ def records(
     per: int = 1,
     samples: int | None = None,
 ) -> list[Record]:
-    """One record per contender, in milliseconds.
+    """Make one record per contender, in milliseconds.
 
     Args:
-        seconds: from :func:`interleave`.
-        section, workload, hosts: what was timed.
-        floor: the contender to divide by. A ratio is the median over rounds of the two times of one round, so that a
-            slow phase of the machine does not count against whoever it met.
-        grown: another contender to divide by: plain PyTorch with the same modules.
-        per: number of things done in one call; times are given for one of them.
-        samples: that one of them trains on.
+        seconds: result of :func:`interleave`.
+        section, workload, hosts: description of the timed work.
+        floor: contender to divide by. A ratio is the median over rounds of two times of the same round, so that a slow
+            phase of the machine affects both.
+        grown: second contender to divide by: plain PyTorch with the same modules.
+        per: number of units of work in one call; times are per unit.
+        samples: training samples per unit.
     """
     compared = None if grown is None else seconds[grown]
     return [

@@ -1,43 +1,68 @@
-"""Judge trained controllers: ``python -m esper.evaluate checkpoint=outputs/<run> num_hosts=64``."""
+"""Evaluate trained controllers: ``python -m esper.evaluate checkpoint=outputs/<run> num_hosts=64``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from esper.launch.begin import start
 
 if TYPE_CHECKING:
     from esper.config.evaluate import EvaluateConfig
+    from esper.runtime.run_folder import RunFolder
 
 
 def check(config: EvaluateConfig) -> None:
-    """Refuse what cannot be evaluated."""
-    # Imported here, so that help and errors of use come at once.
+    """Refuse a configuration that cannot be evaluated."""
     from esper.experiment.preflight import visible_to_ranks
 
-    visible_to_ranks(config)
+    visible_to_ranks(config)  # before the imports that only a run needs
     from esper.evaluation.run import check
 
     check(config)
 
 
-def evaluate(config: EvaluateConfig, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None:
-    """Play controllers and their controls on held-out hosts, and leave everything in ``run_dir``."""
-    # Imported here, so that help and errors of use come at once.
-    from esper.launch.entries import EVALUATE
-    from esper.launch.spawn import launch
+def run_evaluation(
+    checkpoint: str | Path | Sequence[str | Path], run_dir: str | Path | None = None, **keys: Any
+) -> RunFolder:
+    """Evaluate trained controllers from Python, as ``python -m esper.evaluate`` does.
 
-    launch(EVALUATE, config, run_dir, isolated=isolated, quiet=quiet)
+    Args:
+        checkpoint: a run folder or checkpoint, or one per run seed of one configuration.
+        run_dir: folder of the evaluation; ``None`` for a new one below ``outputs/``.
+        **keys: keys of the configuration: ``num_hosts=16, controllers=["learned", "never"]``.
+
+    Returns:
+        The folder, whose attributes are the paths of its files.
+
+    Raises:
+        UsageError: the configuration cannot be evaluated, in one line; nothing has been written.
+        RunError: the evaluation failed; says what to do.
+    """
+    from esper.config import from_plain
+    from esper.config.errors import refused
+    from esper.config.evaluate import EvaluateConfig
+    from esper.launch.directly import run_directly
+    from esper.launch.entries import EVALUATE
+
+    paths = [checkpoint] if isinstance(checkpoint, str | Path) else checkpoint
+    named = {"name": f"evaluate-{Path(paths[0]).stem}"} if paths else {}
+    given = {"checkpoint": list(map(str, paths)), **named, **keys}
+    with refused(EvaluateConfig):
+        config = from_plain(given, EvaluateConfig)
+    return run_directly(EVALUATE, config, run_dir, check)
 
 
 def main() -> None:
     """Compose the configuration from the command line, check it, and evaluate."""
-    # Imported here, so that the process listens before it imports what takes long.
+    # Imported here, so that the process handles signals before slow imports.
     from esper.launch import cli
     from esper.launch.entries import EVALUATE
+    from esper.launch.spawn import launch
 
-    cli.run(EVALUATE, evaluate, check)
+    cli.run(EVALUATE, partial(launch, EVALUATE), check)
 
 
 if __name__ == "__main__":

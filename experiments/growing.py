@@ -1,6 +1,7 @@
-"""Studies of whether growing pays: train controllers, tune the controls, judge all on the same held-out hosts, write.
+"""Studies of the benefit of growing: train controllers, tune controls, evaluate all on the same held-out hosts, write
+results.
 
-Nothing is made twice: take ``outputs/<study>`` away to begin anew.
+Finished parts are kept: delete ``outputs/<study>`` to start again.
 """
 
 from __future__ import annotations
@@ -21,32 +22,35 @@ from typing import Any
 import numpy as np
 
 from esper.growth.actions import HEADS
+from esper.runtime.controller_names import LEARNED
 from esper.runtime.records import read_jsonl
 from esper.views.drawing import Figure
+from esper.views.palette import look
 from experiments.jobs import Job
-from experiments.tables import between_markers, interval
+from experiments.tables import between_markers, interval, write_rows
 
 FIGURES = ("frontier.png", "choices_learned.png")
 TABLES = ("controllers.csv", "hosts.csv")
 LEVELS = (("schedule_per_family", ":"), ("probe_rule", "-."), ("schedule_best", "--"), ("heuristic", "-"))
-"""Controls drawn beside learning curves, and their lines."""
+"""Controls drawn as lines beside learning curves, with their line styles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is trained and judged.
+    """Definition of a study: training runs, controls and evaluation.
 
     Attributes:
-        name: of its folders, below ``experiments`` and ``outputs``.
-        words: of training, but for the run seed.
-        tuned: controls that are tuned, those together that one search serves.
-        rivals: all controls that are judged.
-        beside: the controls in the table of families.
-        seeds: how many, from 0.
-        tuning_epochs: environment epochs for each search; as many as training took, if not given.
-        unseen: host families that no training host has, judged apart.
-        unseen_rivals: controls that are judged there.
-        unseen_beside: the controls in the table of those families.
+        name: name of the study's folders below ``experiments`` and ``outputs``.
+        words: arguments of training, without the run seed.
+        tuned: tuned controls, grouped by the search that serves them.
+        rivals: all controls to evaluate.
+        plugins: modules that register controls of the study's own.
+        beside: controls shown in the table of families.
+        seeds: number of run seeds, from 0.
+        tuning_epochs: environment epochs for each search; default: as many as training took.
+        unseen: host families absent from training, evaluated separately.
+        unseen_rivals: controls to evaluate on the unseen families.
+        unseen_beside: controls shown in the table of unseen families.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Study:
     tuned: tuple[tuple[str, ...], ...]
     rivals: tuple[str, ...]
     beside: tuple[str, ...]
+    plugins: tuple[str, ...] = ()
     seeds: int = 5
     tuning_epochs: int | None = None
     unseen: tuple[str, ...] = ()
@@ -62,20 +67,22 @@ class Study:
 
     @property
     def page(self) -> Path:
+        """README of the study."""
         return Path("experiments") / self.name / "README.md"
 
     @property
     def runs(self) -> Path:
+        """Folder of the study's runs."""
         return Path("outputs") / self.name
 
     def job(self, seed: int) -> Job:
-        """One run of training, on one core."""
+        """Return the training run of one seed, on one core."""
         closing = ("evaluation.controllers=[learned,never]", "evaluation.num_hosts=24")
         return Job(self.runs / f"seed{seed}", (*closing, *self.words, f"seed={seed}"))
 
 
 def evaluate(folder: Path, checkpoints: Sequence[Path], *words: str) -> Path:
-    """Judge checkpoints or run folders together, unless that has been done; the folder of the evaluation."""
+    """Evaluate checkpoints or run folders together, unless already done, and return the evaluation's folder."""
     if not (folder / "result.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
         names = ",".join(map(str, checkpoints))
@@ -85,12 +92,12 @@ def evaluate(folder: Path, checkpoints: Sequence[Path], *words: str) -> Path:
 
 
 def train_and_tune(study: Study, jobs: Sequence[Job], num_hosts: int, budget: int | None, at_once: int) -> list[Path]:
-    """Train the controllers and tune the controls, some beside each other, each process on one core.
+    """Train the controllers and tune the controls, several at a time, each process on one core.
 
-    A search plays on the hosts of the first job, so it waits for that one only. After a failure nothing more begins.
+    A search plays on the hosts of the first job, so it waits for that job only. After a failure nothing more starts.
 
     Returns:
-        What was found for each group of controls.
+        Path of the tuning results for each group of controls.
 
     Raises:
         CalledProcessError: a run or a search failed.
@@ -113,7 +120,7 @@ def train_and_tune(study: Study, jobs: Sequence[Job], num_hosts: int, budget: in
 
 
 def table(result: dict[str, Any]) -> str:
-    """Rows of the README."""
+    """Format the rows of the README's table of controllers."""
     heads = (
         "controller",
         "return",
@@ -136,14 +143,14 @@ def table(result: dict[str, Any]) -> str:
             interval(row["test_difference"], "+.1f", 100),
             f"{row['added_parameters']['estimate']:,.0f}",
             f"{row['num_fossilized']:.2f}",
-            f"× {row['flops_ratio']:.2f}",
+            f"× {row['flops_ratio']['estimate']:.2f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def family_table(result: dict[str, Any], others: Sequence[str]) -> str:
-    """What the learned controller kept, by host family, beside what others earn there."""
+    """Format a table by host family: modules kept by the learned controller, and returns of all controllers."""
     lines = [f"| family | learned | {' | '.join(others)} | what learned kept |", "|" + "---|" * (len(others) + 3)]
     rows = {(row["controller"], row["family"]): row for row in result["families"]}
     for family in sorted({family for _, family in rows}):
@@ -154,7 +161,7 @@ def family_table(result: dict[str, Any], others: Sequence[str]) -> str:
 
 
 def seed_table(jobs: Sequence[Job], folder: Path) -> str:
-    """Each run seed: what it earns on the held-out hosts, what it does there, and how its training ended."""
+    """Format a table by run seed: held-out return, kept slots, and training statistics."""
     with (folder / "hosts.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["controller"] == "learned"]
     heads = (
@@ -186,7 +193,7 @@ def seed_table(jobs: Sequence[Job], folder: Path) -> str:
 
 
 def _slots(rows: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Family to the numbers of the slots that were kept together most often there, or to a dash for none."""
+    """Return, for each family, the slots most often kept together, or a dash for none."""
     kept: dict[str, Counter[str]] = {}
     for row in rows:
         slots = sorted(module.split(":")[0].rpartition("c")[2] for module in row["kept"].split("+"))
@@ -195,12 +202,12 @@ def _slots(rows: Sequence[dict[str, str]]) -> dict[str, str]:
 
 
 def _average(rows: Sequence[dict[str, str]], name: str, spec: str, scale: float = 1.0) -> str:
-    """Mean of a column of ``hosts.csv``."""
+    """Format the mean of a column of ``hosts.csv``."""
     return _number(_mean([scale * float(row[name]) for row in rows]), spec)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Of those that were measured."""
+    """Return the mean of the measured values, ``None`` if there are none."""
     measured = [value for value in values if value is not None]
     return sum(measured) / len(measured) if measured else None
 
@@ -210,22 +217,22 @@ def _number(value: float | None, spec: str) -> str:
 
 
 def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> None:
-    """Training return against environment epochs, a line per run seed, beside what controls earn on held-out hosts."""
+    """Plot training return against environment epochs, one line per run seed, with the held-out returns of controls."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     levels = {row["name"]: row["episode_return"]["estimate"] for row in result["controllers"]}
     for name, style in LEVELS:
         if name in levels:
-            axes.axhline(levels[name], color="0.45", linestyle=style, linewidth=1, label=f"{name} (held-out)")
+            label = f"{name} (held-out)"
+            axes.axhline(levels[name], color=look(name).colour, linestyle=style, linewidth=1, label=label)
     for number, one in enumerate(jobs):
         records = read_jsonl(one.folder / "metrics.jsonl")
         epochs = np.array([record["charts/env_epochs"] for record in records]) / 1000
         returns = np.array([record["charts/episodic_return"] for record in records], dtype=float)
         width = max(1, len(returns) // 20)
         smooth = np.convolve(returns, np.ones(width) / width, mode="valid")
-        axes.plot(
-            epochs[width - 1 :], smooth, color="tab:blue", alpha=0.7, label="learned (training)" if not number else None
-        )
+        label = None if number else f"{LEARNED} (training)"
+        axes.plot(epochs[width - 1 :], smooth, color=look(LEARNED).colour, alpha=0.7, label=label)
     axes.set(xlabel="environment epochs, thousands", ylabel="return, points")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="best")
@@ -233,7 +240,7 @@ def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> 
 
 
 def curves(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """What each iteration of each run brought, and seconds of training up to its end; ``None`` = not measured."""
+    """Read results and elapsed training seconds of each iteration of each run; ``None`` = not measured."""
     rows = []
     for number, one in enumerate(jobs):
         seconds, epochs = 0.0, 0
@@ -254,7 +261,7 @@ def curves(jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
 
 def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) -> str:
-    """Where the numbers come from."""
+    """Describe the origin of the numbers: commit, seeds, hosts, budgets and times."""
     way = result["way_to_the_oracle"]
     hosts = result["controllers"][0]["num_hosts"]
     searching = sum(json.loads((path.parent / "result.json").read_text())["wall_seconds"] for path in tunings)
@@ -262,11 +269,11 @@ def facts(jobs: Sequence[Job], tunings: Sequence[Path], result: dict[str, Any]) 
     seeds = ", ".join(str(run["seed"]) for run in result["checkpoints"])
     return (
         f"Commit `{result['git_sha'][:9]}`, run seeds {seeds}; {hosts} held-out hosts, {result['num_cpus']} cores, "
-        f"{result['tuning']['budget']:,} environment epochs for each tuned control but the oracle "
+        f"{result['tuning']['budget']:,} environment epochs for each tuned control but `schedule_per_family` "
         f"({result['checkpoints'][0]['env_epochs']:,} for training). Training took {min(minutes):.0f} to "
         f"{max(minutes):.0f} minutes a run seed on one core, tuning {searching / 60:.0f} minutes of a core, judging "
         f"{result['wall_seconds'] / 60:.0f} minutes."
-        + ("" if way is None else f" On the way from the best fixed schedule to the oracle: {100 * way:.0f} %.")
+        + ("" if way is None else f" On the way from `schedule_best` to `schedule_per_family`: {100 * way:.0f} %.")
     )
 
 
@@ -279,14 +286,19 @@ def reproduce(
     hosts: int,
     tuning_epochs: int | None,
 ) -> dict[str, Any]:
-    """Train, tune and judge what is not there yet, and renew tables and figures.
+    """Train, tune and evaluate whatever is missing, and renew tables and figures.
 
     Returns:
         ``result.json`` of the evaluation.
     """
     jobs = [study.job(seed) for seed in range(seeds)]
     tunings = train_and_tune(study, jobs, hosts, tuning_epochs, at_once)
-    words = (f"num_hosts={hosts}", f"devices={devices}", f"tuning=[{','.join(map(str, tunings))}]")
+    words = (
+        f"num_hosts={hosts}",
+        f"devices={devices}",
+        f"tuning=[{','.join(map(str, tunings))}]",
+        f"plugins=[{','.join(study.plugins)}]",
+    )
     label = f"{seeds}-seeds-{hosts}-hosts-{tuning_epochs or 'as-training'}"
     rivals = f"controllers=[{','.join(study.rivals)}]"
     trained = [job.folder for job in jobs]
@@ -315,24 +327,20 @@ def reproduce(
         shutil.copyfile(folder / "plots" / name, study.page.with_name(name))
     for name in TABLES:
         shutil.copyfile(folder / name, study.page.with_name(name))
-    with study.page.with_name("curves.csv").open("w", encoding="utf-8", newline="") as file:
-        rows = curves(jobs)
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(study.page.with_name("curves.csv"), curves(jobs))
     print(parts["table"])
     return result
 
 
 def _count(text: str) -> int:
-    """A number of at least 1."""
+    """Parse a number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number of at least 1, got {text!r}")
     return int(text)
 
 
 def _epochs(text: str) -> int | None:
-    """A number of epochs, or ``None`` for as many as training took."""
+    """Parse a number of epochs, or ``None`` for as many as training took."""
     if text == "as-training":
         return None
     try:
@@ -342,7 +350,7 @@ def _epochs(text: str) -> int | None:
 
 
 def from_command_line(study: Study) -> dict[str, Any]:
-    """:func:`reproduce` with what the command line says."""
+    """Call :func:`reproduce` with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=f"Train, tune, judge and write the study {study.name}.")
     parser.add_argument("--seeds", type=_count, default=study.seeds, help="run seeds, from 0")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Training runs of a study: each is made once, a few at a time, and read when all are there."""
+"""Training runs of a study: run each once, several at a time, and read the results."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 QUIET = ("telemetry.console=off", "telemetry.plots=false")
-"""What a study leaves out of every run."""
+"""Overrides that turn off the console and plots in every run of a study."""
 GO_ON = "resume=auto"
-"""A run that was interrupted goes on when its study is made again."""
+"""Override that resumes an interrupted run when its study is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run: its folder, and the words that follow ``python -m esper.train``."""
+    """A run: its folder and its arguments to ``python -m esper.train``."""
 
     folder: Path
     words: tuple[str, ...]
 
     @property
     def is_done(self) -> bool:
-        """Whether its result is there."""
+        """Return whether the run has its result."""
         return (self.folder / "result.json").exists()
 
     def run(self) -> None:
-        """Make it or go on with it, unless it is there; raises ``CalledProcessError`` if it fails."""
+        """Start or resume the run unless it is finished; raise ``CalledProcessError`` if it fails."""
         if not self.is_done:
             command = [sys.executable, "-m", "esper.train", *self.words, *QUIET, GO_ON, f"hydra.run.dir={self.folder}"]
             subprocess.run(command, check=True)
 
 
 def make(jobs: Sequence[Job], at_once: int = 1) -> None:
-    """Make all runs that are not there yet; one that fails is raised when the others have been made.
+    """Run all unfinished jobs; raise the first failure after the other jobs have ended.
 
     Args:
-        jobs: in the order in which they start.
-        at_once: processes beside each other; no more than there are cores, or they only slow one another down.
+        jobs: runs in the order in which they start.
+        at_once: simultaneous processes; at most one per core is useful.
     """
     with ThreadPoolExecutor(at_once) as pool:
         futures = [pool.submit(job.run) for job in jobs]

@@ -1,12 +1,15 @@
-"""Numbers of studies in their READMEs."""
+"""Formatting of numbers in the studies' READMEs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from esper.runtime.files import write_csv
 
 
 def interval(value: Mapping[str, float] | None, spec: str, scale: float = 1.0) -> str:
-    """``estimate [low, high]`` of an interval in ``result.json``; nothing for ``None``."""
+    """Format an interval of ``result.json`` as ``estimate [low, high]``; ``None`` gives an empty string."""
     if value is None:
         return ""
     estimate, low, high = (f"{scale * value[name]:{spec}}" for name in ("estimate", "low", "high"))
@@ -14,13 +17,18 @@ def interval(value: Mapping[str, float] | None, spec: str, scale: float = 1.0) -
 
 
 def between_markers(text: str, name: str, content: str) -> str:
-    """The text with new content between ``<!-- name: begin -->`` and ``<!-- name: end -->``.
+    """Replace the content between ``<!-- name: begin -->`` and ``<!-- name: end -->`` in a text.
 
     Raises:
-        ValueError: the markers are not there.
+        ValueError: the markers are missing.
     """
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     if begin not in text or end not in text:
         raise ValueError(f"no markers for {name!r}")
     head, rest = text.split(begin, 1)
     return f"{head}{begin}\n{content}\n{end}{rest.split(end, 1)[1]}"
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Rows that have the same keys, as CSV."""
+    write_csv(path, rows[0], (row.values() for row in rows), end="\n")

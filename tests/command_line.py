@@ -21,7 +21,7 @@ Outcome = tuple[int, str, list[tuple[Config, Path]]]
 
 @dataclass
 class CommandLine:
-    """Calls an entry point and keeps what it printed."""
+    """Caller of entry points that keeps their output."""
 
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
@@ -69,7 +69,7 @@ class CommandLine:
         return code, err, runs
 
     def evaluate(self, *words: str) -> Outcome:
-        """``esper.evaluate`` of a checkpoint that nobody reads."""
+        """Call ``esper.evaluate`` with a checkpoint that is never read."""
         return self("checkpoint=x", *words, entry=EVALUATE)
 
 

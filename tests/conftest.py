@@ -1,16 +1,23 @@
-"""Shared by all tests: one thread, reproducible property tests, a cache of their own, a reason for no GPU test."""
+"""Shared set-up of all tests: one thread, reproducible property tests, a separate cache, a reason for skipped GPU
+tests.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 
-pytest_plugins = ["command_line"]
+# Read when PyTorch is imported: threads that wait for one another leave the cores to whoever works.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+
+pytest_plugins = ["command_line", "tests.warm"]
 
 # Maps here are tiny: threads cost more than they bring, and float sums must not depend on the machine's cores.
 torch.set_num_threads(1)
@@ -22,15 +29,32 @@ settings.load_profile("esper")
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache() -> Iterator[None]:
-    """Nothing that a user's runs have measured reaches a test, and the other way round; subprocesses inherit it."""
+    """Separate the tests' cache from the user's, in subprocesses too."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ESPER_CACHE_DIR"] = folder
         yield
         del os.environ["ESPER_CACHE_DIR"]
 
 
+FIRST = (
+    "algorithms/test_sanity_worlds.py",
+    "config/test_fields_matter.py",
+    "launch/test_launchers.py",
+    "pretend_cuda/test_pretend_cuda.py",
+    "training/test_resume_kills.py",
+    "launch/test_spawn.py",
+    "benchmarks/test_benchmarks.py",
+    "experiments/test_growing.py",
+)
+"""Files with the longest tests, which start first so that no process runs one of them at the end."""
+
+FIRST_PATHS = [Path(__file__).parent / name for name in FIRST]
+assert all(path.exists() for path in FIRST_PATHS), "a file of FIRST has moved"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked ``gpu`` where there is none, with a reason."""
+    """Put the longest first; skip tests marked ``gpu`` where there is none, with a reason."""
+    items.sort(key=lambda item: FIRST_PATHS.index(item.path) if item.path in FIRST_PATHS else len(FIRST))
     if torch.cuda.is_available():
         return
     for item in items:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
@@ -22,16 +23,20 @@ from esper.controllers import (
     Tuning,
     build_controller,
 )
+from esper.controllers.base import Stateless
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
+from esper.envs.loader import InstanceLoader
 from esper.envs.records import EnvView, StepResult
-from esper.envs.twins import Nursery, TwinCache
-from esper.experiment.build import Laboratory, build_laboratory
+from esper.envs.twins import TwinCache
+from esper.experiment.build import Experiment, build_experiment
 from esper.growth import Stage
 from esper.growth.actions import NUM_HEADS, Blueprint, Head, Op, Tempo
 from esper.hosts import SegmentedHost
 from esper.policy import GrowthPolicy
+from esper.runtime.options import Amp, Greedy
 from esper.runtime.precision import supported
+from esper.runtime.registry import recording
 from esper.tasks import Split
 
 SMALL = (
@@ -50,32 +55,41 @@ SMALL = (
 SAMPLES = 64
 
 NEEDS_FP16 = pytest.mark.skipif(
-    not supported("fp16", torch.device("cpu")), reason="needs a CPU that trains in fp16, this one does not"
+    not supported(Amp.fp16, torch.device("cpu")), reason="needs a CPU that trains in fp16, this one does not"
 )
 
 
+@contextmanager
+def undone() -> Iterator[None]:
+    """Undo registrations made within the block."""
+    with recording() as registrations:
+        yield
+    for registration in reversed(registrations):
+        registration.undo()
+
+
 @cache
-def small_laboratory(*overrides: str, samples: int = SAMPLES) -> Laboratory:
+def small_experiment(*overrides: str, samples: int = SAMPLES) -> Experiment:
     """The smoke preset with ten epochs of one step, growth in a hurry, and a few images per split.
 
     One for all tests that ask for the same: nothing in it changes.
     """
-    laboratory = build_laboratory(compose(*SMALL, *overrides))
-    task = laboratory.task
+    experiment = build_experiment(compose(*SMALL, *overrides))
+    task = experiment.task
 
     def few(split: Split) -> Split:
         return Split(split.inputs[:samples], split.targets[:samples])
 
     task = replace(task, train=few(task.train), val=few(task.val), test=few(task.test))
-    nursery = Nursery(task, laboratory.host, laboratory.nursery.training)
-    return replace(laboratory, task=task, nursery=nursery)
+    loader = InstanceLoader(task, experiment.host, experiment.loader.training)
+    return replace(experiment, task=task, loader=loader)
 
 
 _twins: dict[tuple[int, int], TwinCache] = {}
 
 
 def small_env(
-    laboratory: Laboratory,
+    experiment: Experiment,
     *,
     num_envs: int = 3,
     families: Sequence[str] = (),
@@ -87,17 +101,17 @@ def small_env(
 
     ``settings`` replace its numbers. Environments alike share their twins, which is what twins are for.
     """
-    key = id(laboratory), num_envs
+    key = id(experiment), num_envs
     if key not in _twins:
-        _twins[key] = TwinCache(laboratory.nursery, lambda: laboratory.population(num_envs))
+        _twins[key] = TwinCache(experiment.loader, lambda: experiment.population(num_envs))
     twins = _twins[key]
-    pool = laboratory.pool("train", laboratory.config.instances.num_train)
+    pool = experiment.pool("train", experiment.config.instances.num_train)
     if families:
-        host, classes = laboratory.host, laboratory.task.num_classes
+        host, classes = experiment.host, experiment.task.num_classes
         weights = dict.fromkeys(families, 1.0)
         shape = {"host_family": host.family, "num_blocks": host.num_blocks, "num_classes": classes}
         pool = InstancePool.build(weights, len(pool), "train", **shape)  # type: ignore[arg-type]
-    env = laboratory.env(range(num_envs), pool, twins, run_seed=run_seed, measure_test=measure_test)
+    env = experiment.env(range(num_envs), pool, twins, run_seed=run_seed, measure_test=measure_test)
     env.settings = env.rewarder.settings = replace(env.settings, **settings)  # type: ignore[arg-type]
     return env
 
@@ -112,59 +126,58 @@ def action(op: Op, **heads: int) -> Tensor:
 
 
 def controller(
-    laboratory: Laboratory, name: str, num_envs: int = 3, seed: int = 0, **context_fields: object
+    experiment: Experiment, name: str, num_envs: int = 3, seed: int = 0, **context_fields: object
 ) -> Controller:
     """A controller of the registry; the learned one has a new policy."""
-    policy, normaliser = laboratory.policy()
+    policy, normaliser = experiment.policy()
     context = ControllerContext(
         num_envs=num_envs,
-        slot_ids=laboratory.slot_ids,
-        compatible=laboratory.compatible,
-        max_seeds=laboratory.max_seeds,
+        space=experiment.space,
         seed=seed,
-        schedule=laboratory.schedule(),
+        schedule=experiment.schedule(),
         policy=policy,
         normaliser=normaliser,
         deterministic=True,
+        greedy=Greedy.mode,
         families=["intact"] * num_envs,
-        tuning=some_tuning(laboratory.slot_ids),
-        learned_kept=[[(laboratory.slot_ids[0], "conv_light")]] * num_envs,
+        tuning=some_tuning(experiment.slot_ids),
+        learned_kept=[[(experiment.slot_ids[0], "conv_light")]] * num_envs,
     )
     return build_controller(name, replace(context, **context_fields))  # type: ignore[arg-type]
 
 
 def some_tuning(slot_ids: Sequence[str]) -> Tuning:
-    """As if a search had found these."""
+    """Make a tuning like the result of a search."""
     plan = (PlannedGermination(1, 0, Blueprint.CONV_LIGHT),)
     return Tuning(
         budget=1000,
         seed=0,
         experiment="0123",
         slot_ids=tuple(slot_ids),
-        heuristic=HeuristicParameters(patience=1),
-        probe_rule=ProbeRuleParameters(min_starvation=0.3),
-        probe_and_keep=ProbeAndKeepParameters(),
-        schedule_best=plan,
-        schedule_per_family={"intact": plan, "starved_0": ()},
-        static_full="conv_light",
-        static_best="norm",
+        found={
+            "heuristic": HeuristicParameters(patience=1),
+            "probe_rule": ProbeRuleParameters(min_starvation=0.3),
+            "probe_and_keep": ProbeAndKeepParameters(),
+            "schedule_best": plan,
+            "schedule_per_family": {"intact": plan, "starved_0": ()},
+            "static_full": "conv_light",
+            "static_best": "norm",
+        },
         spent={"heuristic": 990, "schedule_best": 1000},
         returns={"heuristic": 1.5},
     )
 
 
-class Eager:
+class Eager(Stateless):
     """Random legal actions that seldom wait and ramp fast, so that short episodes get to every stage."""
 
     name = "eager"
-    weights = torch.tensor([1.0, 3.0, 0.7, 4.0, 1.5, 0.7])
+    weights = torch.ones(len(Op))
+    weights[Op.GERMINATE : Op.EXTEND + 1] = torch.tensor([3.0, 0.7, 4.0, 1.5, 0.7])
 
     def __init__(self, seed: int = 0) -> None:
         self._generator = torch.Generator().manual_seed(seed)
         self._rest = RandomLegal(self._generator)
-
-    def reset(self, which: Tensor) -> None:
-        """Nothing to forget."""
 
     def act(self, view: EnvView) -> Tensor:
         masks = view.observation.masks
@@ -184,7 +197,7 @@ def give_opinions(policy: GrowthPolicy, scale: float = 30.0) -> None:
 
 
 def play_episode(env: GrowthEnv, chooser: Controller) -> list[StepResult]:
-    """All steps of one episode of every environment, from a reset."""
+    """Play one episode of every environment from a reset, and return all steps."""
     observation = env.reset()
     chooser.reset(torch.ones(env.num_envs, dtype=torch.bool))
     results = []
@@ -195,7 +208,7 @@ def play_episode(env: GrowthEnv, chooser: Controller) -> list[StepResult]:
 
 
 def waits(num_envs: int, **rows: Tensor) -> Tensor:
-    """WAIT everywhere but in the named environments: ``waits(3, e1=action(...))``."""
+    """Return WAIT everywhere but in the named environments: ``waits(3, e1=action(...))``."""
     actions = torch.zeros(num_envs, NUM_HEADS, dtype=torch.int64)
     for name, row in rows.items():
         actions[int(name.removeprefix("e"))] = row
@@ -203,7 +216,7 @@ def waits(num_envs: int, **rows: Tensor) -> Tensor:
 
 
 def replay(env: GrowthEnv, script: Sequence[Tensor]) -> list[StepResult]:
-    """Steps from a reset under given actions; nothing is reset on the way."""
+    """Return the steps from a reset under given actions, without further resets."""
     env.reset()
     return [env.step(actions) for actions in script]
 
@@ -220,10 +233,10 @@ def plain_network(env: GrowthEnv, environment: int, kept_only: bool) -> tuple[Se
     added = 0
     for slot, slot_id in enumerate(env.slot_ids):
         kept = env.state.stage[environment, slot] == Stage.FOSSILIZED
-        if slot_id not in network.slots:
+        if slot_id not in network.attached:
             continue
         if kept or (not kept_only and env.state.alpha[environment, slot] > 0):
-            added += sum(parameter.numel() for parameter in network.slots[slot_id].parameters())
+            added += sum(parameter.numel() for parameter in network.attached[slot_id].parameters())
         else:
             network.detach(slot_id)
     return network, added
@@ -245,5 +258,6 @@ def mask_host(host: SegmentedHost, mask: Mapping[str, Tensor]) -> None:
 
 
 RATIO_TOLERANCES = {torch.bfloat16: 1e-5, torch.float16: 5e-3}
-"""How far from 1 a ratio may be that is to be 1: some processors add up fp16 products in fp16, in another order for one
-step than for a whole rollout."""
+"""Tolerance on a ratio that should be 1: some processors sum fp16 products in fp16, in another order for one step than
+for a whole rollout.
+"""

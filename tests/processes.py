@@ -1,4 +1,4 @@
-"""Child processes of tests: time enough on a busy machine, and in the end none is left, however a test ends."""
+"""Child processes of tests: enough time on a busy machine, and none left over, however a test ends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 LIMIT = 600.0
-"""Seconds for what only has to end, or to happen: so many that only something that hangs takes them."""
+"""Seconds for anything that only has to end or happen, so many that only a hanging process reaches them."""
 
 POLL_SECONDS = 0.02
 MARK = "ESPER_TEST_CHILD"
-"""Variable by which everything that a child has started is found, in whatever session it is."""
+"""Environment variable that identifies everything a child has started, in any session."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def run(command: Sequence[str | Path], *, check: bool = False, **options: Any) -
 
 
 def wait_for(what: Callable[[], Any], *needed: subprocess.Popen[str]) -> Any:
-    """What is there at last; an ``AssertionError`` if that never happens, or one of the processes needed has ended."""
+    """Wait for a value and return it; raise ``AssertionError`` if it never comes, or a required process has ended."""
     deadline = time.monotonic() + LIMIT
     while not (found := what()):
         for process in needed:
@@ -73,8 +73,9 @@ def code_of(process: BaseProcess) -> int | None:
 
 
 def hear_interrupts() -> None:
-    """For ``preexec_fn``: a shell's background jobs, and all that they start, ignore interrupts by themselves."""
+    """For ``preexec_fn``: a shell's background jobs ignore interrupts, and under ``nohup`` the end of the terminal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _end(process: subprocess.Popen[str], mark: str) -> None:

@@ -1,4 +1,4 @@
-"""Telling runs, checkpoints and live objects apart, to the bit."""
+"""Bit-exact comparison of runs, checkpoints and live objects."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from esper.experiment.checkpoint import load_checkpoint
 from esper.runtime.records import read_jsonl, without_times
 
 CLOCKS = {"stopwatch", "rollout_seconds", "host_seconds", "_stopwatch"}
-"""Names under which times are kept."""
+"""Names of attributes that hold times."""
 
 PROTOTYPES = {"host", "_host", "program", "_programs", "sections"}
 """Names of modules whose parameters are only a shape."""
 
 GIVEN = {
-    "nursery",
-    "_nursery",
+    "loader",
+    "_loader",
     "mapping",
     "pool",
     "hub",
@@ -34,13 +34,18 @@ GIVEN = {
     "_make_population",
     "_progress",
 }
-"""Names of what a run is given anew, and which does not change in it but for what can be worked out again."""
+"""Names of attributes that a run receives on construction, and that do not change except for what can be recomputed."""
+
+COUNTED = {"_num_trained"}
+"""Names of attributes that are counted from others when first asked for."""
 
 RESULT_CLOCKS = ("wall_seconds", "env_epochs_per_second", "command", "git_sha", "git_dirty")
 
 
 def differing(a: Any, b: Any, path: str = "", seen: set[int] | None = None) -> list[str]:
-    """Where two values differ: states, records, or whole objects with all that they hold; equal bits are equal."""
+    """Find where two values differ: states, records, or whole objects with all their attributes; equal bits are
+    equal.
+    """
     seen = set() if seen is None else seen
     if type(a) is not type(b):
         return [f"{path}: {type(a).__name__}, {type(b).__name__}"]
@@ -69,7 +74,7 @@ def differing(a: Any, b: Any, path: str = "", seen: set[int] | None = None) -> l
         if not is_dataclass(a) and vars(a).keys() != vars(b).keys():
             return [f"{path}: {sorted(vars(a).keys() ^ vars(b).keys())}"]
         names = [item.name for item in fields(a)] if is_dataclass(a) else list(vars(a))
-        left_out = CLOCKS | PROTOTYPES | GIVEN
+        left_out = CLOCKS | PROTOTYPES | GIVEN | COUNTED
         return [
             line
             for name in names
@@ -82,7 +87,7 @@ def differing(a: Any, b: Any, path: str = "", seen: set[int] | None = None) -> l
 
 
 def different_runs(a: Path, b: Path) -> list[str]:
-    """Where two run folders differ, times apart; events to the byte."""
+    """Find where two run folders differ, except times; events must be equal to the byte."""
     found = differing(metrics_of(a), metrics_of(b), "metrics.jsonl")
     if (a / "events.jsonl").read_bytes() != (b / "events.jsonl").read_bytes():
         found.append("events.jsonl")

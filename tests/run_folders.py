@@ -1,4 +1,4 @@
-"""Run folders as runs leave them, made in no time."""
+"""Run folders in the form that runs write, made instantly."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ EPISODE: tuple[dict[str, Any], ...] = (
 
 
 def lines(records: Sequence[Mapping[str, Any]]) -> str:
-    """As JSONL."""
+    """Format records as JSONL."""
     return "".join(json.dumps(record) + "\n" for record in records)
 
 

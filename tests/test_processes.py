@@ -1,4 +1,4 @@
-"""What tests start has time enough to end on a busy machine, and ends with the test."""
+"""Child processes of tests have enough time to end on a busy machine, and end with the test."""
 
 from __future__ import annotations
 

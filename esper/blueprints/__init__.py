@@ -1,16 +1,21 @@
-"""Blueprints: kinds of seed module, one registry per host family.
+"""Blueprints: kinds of seed module, in one registry per host family.
 
-Adding one is a module with a builder and a line in the family's table; users call :func:`register` from their own
-package.
+To add one, write a module with a builder and add a line to the family's table, or call :func:`register_blueprint` from
+your own module.
 """
 
 from __future__ import annotations
 
-from esper.blueprints import cnn, transformer
-from esper.blueprints.registry import BLUEPRINTS, blueprint_ids, build_blueprint, compatible, register
+from typing import TYPE_CHECKING
 
-for _family, _builders in (("cnn", cnn.BUILDERS), ("transformer", transformer.BUILDERS)):
-    for _blueprint_id, _builder in _builders.items():
-        register(_family, _blueprint_id, _builder)
+from esper.blueprints.ids import blueprint_ids
+from esper.runtime.lazy import names_of
 
-__all__ = ["BLUEPRINTS", "blueprint_ids", "build_blueprint", "compatible", "register"]
+if TYPE_CHECKING:
+    from esper.blueprints.registry import BLUEPRINTS, build_blueprint, compatible, register_blueprint
+else:
+    __getattr__ = names_of(
+        __name__, {"registry": ("BLUEPRINTS", "build_blueprint", "compatible", "register_blueprint")}
+    )
+
+__all__ = ["BLUEPRINTS", "blueprint_ids", "build_blueprint", "compatible", "register_blueprint"]

@@ -1,6 +1,6 @@
-"""Contract of a user's blueprint, checked by running it before anything starts.
+"""Checks of a user's blueprint, which run it before anything starts.
 
-Built-in blueprints are held to it by a test.
+A test applies them to the built-in blueprints.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from esper.blueprints import cnn, noop, transformer
+from esper.blueprints import cnn, noop, transformer, vectors
 from esper.blueprints.registry import BLUEPRINTS, Builder
 from esper.growth.actions import BlendAlgorithm
 from esper.growth.blending import BlendedModule, Gate
@@ -40,15 +40,20 @@ from esper.runtime.user_code import of_the_user
 ALPHA = 0.5
 PROBE_SIZE = 4
 NUM_SAMPLES = 3
-"""Of features in the sizes that a host has."""
+"""Number of samples in the features of the checks."""
 
-_OURS: tuple[Builder, ...] = (*cnn.BUILDERS.values(), *transformer.BUILDERS.values(), noop.build)
+_OURS: tuple[Builder, ...] = (
+    *cnn.BUILDERS.values(),
+    *transformer.BUILDERS.values(),
+    *vectors.BUILDERS.values(),
+    noop.build,
+)
 
 Shape = tuple[int, ...]
 
 
 def users_blueprints(family: str) -> dict[str, Builder]:
-    """Blueprints of a host family that are not built in, by id."""
+    """Return the blueprints of a host family that are not built in, by id."""
     known = BLUEPRINTS[family].items()
     return {name: builder for name, builder in known if not any(builder is ours for ours in _OURS)}
 
@@ -65,11 +70,11 @@ def check_blueprints(
     Args:
         sites: family and width of the places, and the shapes of a sample's features there, ``[C, H, W]`` or ``[T, C]``.
         names: blueprints that the run may grow, ``None`` for all.
-        causal: a token must not see a later one.
-        batches: numbers of samples that the run will put through it at once.
+        causal: require that no token sees a later one.
+        batches: sizes of the batches that the run will pass through it.
 
     Raises:
-        ValueError: in one line, names the blueprint and where it is written.
+        ValueError: in one line that names the blueprint and its source file.
     """
     for (family, channels), shapes in sites.items():
         for name, builder in users_blueprints(family).items():
@@ -87,11 +92,11 @@ def check_blueprint(
     causal: bool = False,
     batches: Sequence[int] = (),
 ) -> None:
-    """Refuse one blueprint at places of one width; a width that its builder refuses is none of its places.
+    """Check one blueprint at places of one width; skip a width that its builder refuses.
 
-    It must draw all of its parameters from the generator that it is given, be the identity at birth and yet have a
-    gradient, under every blend, and go on as :func:`esper.runtime.contracts.check_forward` and ``check_samples`` say
-    once it has learned. Arguments and errors as for :func:`check_blueprints`.
+    It must draw all of its parameters from the given generator, be the identity at birth and yet have a gradient, under
+    every blend, and after training satisfy :func:`esper.runtime.contracts.check_forward` and ``check_samples``.
+    Arguments and errors as for :func:`check_blueprints`.
     """
     what, layout = f"plugins: blueprint {name!r} of {family} hosts ({place_of(builder)})", layout_of(family)
     module = _newborn(what, builder, channels)
@@ -120,7 +125,7 @@ def _kept(x: Tensor) -> torch.Size:
 
 
 def _check_kept(what: str, out: Tensor, x: Tensor) -> None:
-    """Refuse an output of another shape or type than its input: what follows takes no other."""
+    """Refuse an output whose shape or type differs from the input's."""
     check_shape(what, out, x, _kept)
     if out.dtype != x.dtype:
         raise ValueError(f"{what}: it must return {plain(x.dtype)} as it is given, got {plain(out.dtype)}")
@@ -136,8 +141,9 @@ def _check_identity(what: str, out: Tensor, x: Tensor) -> None:
 
 
 def _newborn(what: str, builder: Builder, channels: int) -> nn.Module | None:
-    """A module at birth, the same whatever global random numbers it was built under; none where it serves no such
-    width."""
+    """Build a module at birth and check that global random numbers do not affect it; return ``None`` for a refused
+    width.
+    """
     modules = []
     for seed in (0, 1):
         with global_streams(seed):
@@ -180,13 +186,15 @@ def _check_birth(
 
 
 def _check_causal(what: str, module: nn.Module, x: Tensor) -> None:
-    """Refuse a module in which tokens ``x [B, T, C]`` see later ones: the host would be told what it is to predict."""
+    """Refuse a module in which tokens ``x [B, T, C]`` see later ones, because the host would see the tokens it
+    predicts.
+    """
     later = x.clone()
     later[:, -1] = unlike(x[:, -1])
     with torch.no_grad(), global_streams():
         out, other = run(what, module, x)[:, :-1], run(what, module, later)[:, :-1]
     if differ(out, other):
         raise ValueError(
-            f"{what}: what comes out for a token changes by up to {distance(out, other):.3g} when a later one changes: "
+            f"{what}: the output for a token changes by up to {distance(out, other):.3g} when a later one changes: "
             "mask the later ones, as esper.hosts.attention.CausalAttention does"
         )

@@ -1,4 +1,4 @@
-"""The module that does nothing: no parameters, no choice for the policy unless a host family registers it."""
+"""The identity as a module without parameters; the policy cannot choose it unless a host family registers it."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import nn
 
 
 def build(channels: int) -> nn.Module:
-    """Identity, for a place of any width."""
+    """Build the identity, for a place of any width."""
     return nn.Identity()

@@ -1,11 +1,11 @@
-"""Configuration: dataclasses own type, default, documentation and validation; YAML in ``conf/`` holds choices."""
+"""Configuration: dataclasses own type, default, documentation and checks; YAML in ``conf/`` holds choices."""
 
 from __future__ import annotations
 
 from esper.config.errors import UsageError
 from esper.config.paths import CONF_DIR
 from esper.config.root import Config
-from esper.config.store import compose, from_plain, from_yaml, load, register, summary, to_plain, to_yaml
+from esper.config.store import compose, from_plain, from_yaml, load, register, to_plain, to_yaml
 
 register()
 
@@ -17,7 +17,6 @@ __all__ = [
     "from_plain",
     "from_yaml",
     "load",
-    "summary",
     "to_plain",
     "to_yaml",
 ]

@@ -1,4 +1,4 @@
-"""Errors of use in one line: what was asked, and what there is to choose from."""
+"""Errors of use in one line: the request, and the available choices."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from esper.config.checks import suggestion
 from esper.config.paths import CONF_DIR
+from esper.runtime.choices import suggestion
 from esper.runtime.user_code import UsersCodeError
 
 ROOTS = ("config", "evaluate")
-"""Root configurations: what is wrong in their defaults lists comes from words."""
+"""Root configurations; an error in their defaults lists is caused by command-line arguments."""
 
 _IN_FILE = re.compile(r"In '(?P<file>[^']*)': ")
+_NO_MATCH = "No match in the defaults list"
 
 HIDDEN_GROUPS = ("preset", "debug", "sweep")
-"""Groups that are not in the defaults list and are added with a plus."""
+"""Groups that are not in the defaults list and must be added with a plus."""
 
 
 EXTRAS = {
@@ -39,7 +40,7 @@ EXTRAS = {
     "submitit_local": ("processes", "slurm"),
     "ray": ("ray_cluster", "ray"),
 }
-"""Launchers of plugins that may not be installed: the names that we give them, and the extra that installs them."""
+"""Launchers of plugins that may be missing: Esper's names, and the extra that installs each."""
 
 _TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _TYPE = re.compile(rf"Value '(?P<value>.*)' of type '.*' could not be converted to (?P<type>{'|'.join(_TYPES)})")
@@ -66,16 +67,16 @@ class UsageError(CompactHydraException):
 
 
 class RunError(CompactHydraException):
-    """A run that cannot go on for reasons outside of its configuration, such as a full disk. One line, no traceback."""
+    """A run that cannot continue for reasons outside its configuration, such as a full disk. One line, no traceback."""
 
 
 @contextmanager
 def refused(schema: type, located: Callable[[str], str] = str) -> Iterator[None]:
-    """Turn what Hydra, OmegaConf, validation and builders raise about a request into a :class:`UsageError`.
+    """Turn exceptions of Hydra, OmegaConf, checks and builders about a request into a :class:`UsageError`.
 
     Args:
         schema: dataclass of the whole configuration.
-        located: adds to a message which configuration file it is about, where it is one.
+        located: function that adds to a message the configuration file that it concerns, if any.
     """
     try:
         yield
@@ -89,7 +90,9 @@ def refused(schema: type, located: Callable[[str], str] = str) -> Iterator[None]
 
 
 def explain(error: BaseException, schema: type) -> str:
-    """One line that names the offending key and value, and the choices; ``schema`` is of the whole configuration."""
+    """Describe an error in one line with the offending key, the value and the choices; ``schema`` is the root
+    dataclass.
+    """
     where = _IN_FILE.match(str(error))
     if where and (where["file"] not in ROOTS or not isinstance(error, MissingConfigException)):
         return f"{where['file']}.yaml: {_in_file(error, where['file'], schema)}"
@@ -109,14 +112,14 @@ def explain(error: BaseException, schema: type) -> str:
             problem = problem.partition(" expecting ")[0]
             if problem.startswith("LexerNoViableAlt"):
                 return f"cannot read {cause.override!r}: put quotes around such text, as in \"key='value'\""
-            return f"cannot read {cause.override!r}: {problem}; say key=value"
+            return f"cannot read {cause.override!r}: {problem}; use key=value"
         if isinstance(cause, GrammarParseError | InterpolationResolutionError) and cause.full_key:
             return f"{cause.full_key}: {_lines(cause)[0]}"
         if isinstance(cause, OmegaConfBaseException) and cause is not error:
             return "; ".join([*_lines(error), *_lines(cause)])
     lines = _lines(error) or [type(error).__name__]
     if match := _TWICE.match(lines[0]):
-        return f"{match['group']} is named twice: say it once, as {match['group']}={match['name']} or the other"
+        return f"{match['group']} is named twice: name it once, as {match['group']}={match['name']} or the other"
     for group in HIDDEN_GROUPS:
         if f"Could not override '{group}'" in lines[0]:
             return f"{group} is added with a plus: +{group}=<name>"
@@ -125,11 +128,15 @@ def explain(error: BaseException, schema: type) -> str:
 
 
 def _in_file(error: BaseException, file: str, schema: type) -> str:
-    """One line about what a configuration file says."""
+    """Describe an error in a configuration file in one line."""
     if isinstance(error, MissingConfigException):
         return _missing_config(error)
     if error.__context__ is None:  # about its defaults list
-        return _lines(error)[0].partition(": ")[2]
+        text = _lines(error)[0].partition(": ")[2]
+        if _NO_MATCH in text:
+            roots = " or ".join(ROOTS)
+            return f"{text} Is the group misspelt, or this no root configuration, whose list begins with {roots}?"
+        return text
     group = file.partition("/")[0]
     if group in HIDDEN_GROUPS and isinstance(error.__context__, ConfigKeyError) and error.__context__.full_key == group:
         return "let its first line be '# @package _global_': without it, its keys are looked for in its own group"
@@ -137,12 +144,12 @@ def _in_file(error: BaseException, file: str, schema: type) -> str:
 
 
 def unreadable(error: Exception) -> str:
-    """One line about a configuration file that cannot be read."""
+    """Describe a configuration file that cannot be read in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         context = f"{error.context}: " if error.context else ""
         return f"line {error.problem_mark.line + 1}: {context}{error.problem}"
     if isinstance(error, UnicodeDecodeError):
-        return f"is no text in UTF-8 ({error.reason} at byte {error.start})"
+        return f"is not UTF-8 text ({error.reason} at byte {error.start})"
     return "; ".join(_lines(error))
 
 
@@ -170,7 +177,7 @@ def _missing_config(error: MissingConfigException) -> str:
     if not group or error.options is None:
         return _lines(error)[0]
     if group == "hydra/launcher" and name in EXTRAS:
-        return f"hydra/launcher={EXTRAS[name][0]} needs more packages: pip install 'esper[{EXTRAS[name][1]}]'"
+        return f"hydra/launcher={EXTRAS[name][0]} needs more packages: pip install '.[{EXTRAS[name][1]}]'"
     choices = ", ".join(error.options) or "none"
     return f"{group}: unknown {name!r}{suggestion(name, error.options)}; choose from {choices}"
 
@@ -205,12 +212,12 @@ def _no_section(match: re.Match[str], schema: type, key: str | None) -> str:
 
 
 def unknown_key(key: str, schema: type, section: type | None = None) -> str:
-    """One line about a key that the schema, a dataclass, does not have.
+    """Describe an unknown key in one line, with similar known keys.
 
     Args:
-        key: in full.
-        schema: of the whole configuration.
-        section: dataclass of the key's own section, where it depends on a choice.
+        key: the full key.
+        schema: dataclass of the whole configuration.
+        section: dataclass of the key's own section, if it depends on a choice.
     """
     parent, _, name = key.rpartition(".")
     root = OmegaConf.structured(schema)
@@ -225,7 +232,7 @@ def unknown_key(key: str, schema: type, section: type | None = None) -> str:
     if siblings:
         message += f"; {f'keys of {parent}' if parent else 'keys and sections'}: {', '.join(siblings)}"
     if isinstance(node, DictConfig) and OmegaConf.get_type(node) is dict:
-        message += f"; to add it, say '+{parent}={{{name}: <value>}}'"
+        message += f"; to add it, use '+{parent}={{{name}: <value>}}'"
     return message
 
 

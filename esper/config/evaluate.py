@@ -1,20 +1,22 @@
-"""The configuration of an evaluation: trained controllers against their controls, on hosts that nobody has seen."""
+"""Configuration of an evaluation of trained controllers and their controls on held-out hosts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from esper.config.checks import MAX_HOSTS, MAX_SEED, MAX_THREADS, at_least, distinct, sensible
 from esper.config.paths import expanded
-from esper.config.root import Console
+from esper.config.root import EvaluationSplit
 from esper.config.wandb import WandbConfig
-from esper.runtime.devices import parse_devices
-from esper.telemetry.statistics import LEVEL, least_draws
+from esper.runtime.checks import MAX_HOSTS, MAX_SEED, MAX_THREADS, at_least, distinct, sensible
+from esper.runtime.options import Greedy
+from esper.runtime.placement import parse_devices
+from esper.runtime.terminal import ConsoleMode
+from esper.telemetry.confidence import LEVEL, least_draws
 
 MAX_DRAWS = 10_000_000
 MAX_EPOCHS = 10**9
-"""Beyond these an evaluation would never end, or fit no memory."""
+"""Limits beyond which an evaluation would not end, or not fit into memory."""
 
 DEFAULT_CONTROLLERS = (
     "learned",
@@ -33,36 +35,44 @@ DEFAULT_CONTROLLERS = (
 
 @dataclass(kw_only=True, slots=True)
 class EvaluateConfig:
-    """What is evaluated, against what, and on how many hosts."""
+    """Configuration of an evaluation: checkpoints, controllers, and hosts."""
 
     checkpoint: Any = "???"
     """A checkpoint, a run folder (its last checkpoint), or a list of them: one per run seed of one configuration."""
+    plugins: list[str] = field(default_factory=list)
+    """Python modules to import besides those of the run, so that the controllers that they register can be named."""
     controllers: list[str] = field(default_factory=lambda: list(DEFAULT_CONTROLLERS))
     """Rows of the table, from the controller registry."""
     num_hosts: int = 64
     """Held-out instances that each controller grows, the same for all."""
+    split: EvaluationSplit = EvaluationSplit.held_out
+    """Hosts to play: held_out, or validation, for the choice of a recipe."""
     families: dict[str, float] = field(default_factory=dict)
-    """Host families to draw instances from, with their weights; {} = those that the run held out."""
+    """Weights of the host families to draw held-out instances from; {} = those that the run held out."""
     sampled: bool = True
-    """A second row for the learned controller, sampling its actions."""
+    """Add a second row for the learned controller, with sampled actions."""
+    greedy: Greedy | None = None
+    """Op of the learned controller's own row; null = ``evaluation.greedy`` of the run."""
     tuning: Any = None
-    """``tuning.json`` of one or several earlier evaluations of the same configuration; what they lack is tuned now."""
+    """``tuning.json`` of one or several earlier evaluations of the same configuration; controls missing there are tuned
+    now.
+    """
     tuning_epochs: int | None = None
     """Environment epochs that each tuned control may spend on training instances; null = as many as training spent."""
     draws: int = 10_000
-    """Draws of the bootstrap behind each interval, 40 at least."""
+    """Bootstrap draws for each interval, at least 40."""
     seed: int = 0
     """RNG seed of tuning, of controls that draw, and of the bootstrap."""
     devices: Any = "cpu"
-    """Where hosts and policy live, one rank per device: cpu, a CUDA index, a list ([0,1], [cpu,cpu]), or auto."""
+    """Devices for hosts and policy, one rank per device: cpu, a CUDA index, a list ([0,1], [cpu,cpu]), or auto."""
     num_threads: int = 1
     """CPU threads of tensor operations in each rank; 0 = all cores."""
     name: str = "run"
     """Name of the evaluation and of its folder."""
-    console: Console = Console.auto
+    console: ConsoleMode = ConsoleMode.auto
     """Progress in the terminal."""
     wandb: WandbConfig = field(default_factory=WandbConfig)
-    """The mirror in Weights & Biases."""
+    """Mirroring to Weights & Biases."""
 
     def __post_init__(self) -> None:
         checkpoints = self.checkpoints
@@ -74,8 +84,10 @@ class EvaluateConfig:
         if self.tunings:
             distinct("tuning", self.tunings)
         distinct("controllers", self.controllers)
-        sensible("num_hosts", self.num_hosts, 2, MAX_HOSTS)  # one host does not show how much hosts differ
+        sensible("num_hosts", self.num_hosts, 2, MAX_HOSTS)  # a single host has no variation
         sensible("draws", self.draws, least_draws(LEVEL), MAX_DRAWS)
+        if self.families and self.split is EvaluationSplit.validation:
+            raise ValueError(f"families={self.families} are of held-out hosts: leave them out with split=validation")
         for family, weight in self.families.items():
             at_least(f"families.{family}", weight, 0)
         if self.families and not any(self.families.values()):
@@ -90,12 +102,12 @@ class EvaluateConfig:
 
     @property
     def checkpoints(self) -> list[Any]:
-        """What ``checkpoint`` names, as a list."""
+        """Value of ``checkpoint`` as a list."""
         return _paths(self.checkpoint)
 
     @property
     def tunings(self) -> list[Any]:
-        """What ``tuning`` names, as a list; empty for null."""
+        """Value of ``tuning`` as a list, empty for null."""
         return [] if self.tuning is None else _paths(self.tuning)
 
 

@@ -1,7 +1,7 @@
-"""The network that grows: one schema per family of hosts, chosen by the group ``host``.
+"""Configuration of the host: one schema per kind of host, chosen by the group ``host``.
 
-``host=cnn``, ``host=transformer`` and ``host=custom`` are the schemas themselves with their defaults; the YAML of the
-group builds on them.
+``host=cnn``, ``host=transformer``, ``host=custom`` and ``host=plugin`` are the schemas themselves with their defaults;
+the YAML of the group builds on them.
 """
 
 from __future__ import annotations
@@ -11,61 +11,81 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from esper.config.checks import at_least, distinct, known, positive, within
+from esper.hosts.shapes import check_blocks, check_layers
+from esper.runtime.checks import at_least, distinct, positive
 
 
 @dataclass(kw_only=True, slots=True)
 class HostConfig:
-    """What every host has: its family and its optimizer."""
+    """Section ``host``: fields common to all kinds of host, which are its kind and its optimizer."""
 
     name: str = MISSING
-    """Which family of hosts; chosen by the group, as in host=transformer."""
+    """Kind of host; chosen by the group, as in host=transformer."""
     lr: float = 0.01
     """Adam learning rate of hosts and seed modules, constant over an episode."""
     max_grad_norm: float = 0.0
-    """Gradient norm at which each environment's host and each seed module is clipped, on its own; 0 = off."""
+    """Gradient norm at which the gradient of each host and each seed module is clipped separately; 0 = off."""
 
     @property
     def num_blocks(self) -> int:
-        """Blocks or layers that a host family may name."""
+        """Number of blocks or layers, to which families such as ``starved_<i>`` refer by index; 0 if they cannot."""
         return 0
 
     @property
+    def mixing_blocks(self) -> tuple[int, ...]:
+        """Blocks or layers that mix pixels or tokens, and so can have the fault of not mixing them."""
+        return tuple(range(self.num_blocks))
+
+    @property
     def narrowest(self) -> tuple[str, int]:
-        """What bounds the channels that a starved block keeps, and the number."""
+        """Key that limits the channels which a fault may keep, for messages, and the limit."""
         return "no blocks", 0
 
+    @property
+    def users(self) -> str | None:
+        """Key and name of the user's code that builds the host, ``None`` for Esper's own."""
+        return None
+
     def families(self) -> dict[str, float]:
-        """Host families to draw from where none are named, each as often as the others."""
+        """Host families to draw from, with equal weights, where none are configured."""
         return {"intact": 1.0, "few_samples": 1.0, "lr_over_3": 1.0}
 
     def shape(self) -> dict[str, Any]:
-        """What the builder of the family takes."""
+        """Return the keyword arguments of the host's builder, which are the fields that not all kinds share."""
         common = {item.name for item in fields(HostConfig)}
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in common}
 
 
 def _check(host: HostConfig, name: str) -> None:
-    """What all families refuse."""
-    known("host.name", host.name, HOST_SCHEMAS)
+    """Check the fields common to all kinds of host."""
     if host.name != name:
-        raise ValueError(f"host.name is {host.name!r}, but these are the keys of {name}: choose with host={host.name}")
+        _find(host.name)
+        raise ValueError(
+            f"host.name is {host.name!r}, but these are the keys of {name}: choose with {chosen_by(host.name)}"
+        )
+    _check_optimizer(host)
+
+
+def _find(name: str) -> None:
+    """Refuse a kind of host that is not registered."""
+    from esper.hosts import HOSTS  # not above: importing hosts means importing torch
+
+    HOSTS.find(name, "host.name")
+
+
+def _check_optimizer(host: HostConfig) -> None:
     positive("host.lr", host.lr)
     at_least("host.max_grad_norm", host.max_grad_norm, 0)
 
 
-def _check_rows(rows: list[int]) -> None:
-    distinct("host.place_rows", rows)
-    for row in rows:
-        within("host.place_rows", row, 0, 1)
-
-
 @dataclass(kw_only=True, slots=True)
 class CNNConfig(HostConfig):
-    """Blocks of convolution, GroupNorm and ReLU, for images. Lists have one entry per block."""
+    """Section ``host`` of a convolutional host: blocks of convolution, GroupNorm and ReLU, for images. Lists have one
+    entry per block.
+    """
 
     name: str = "cnn"
-    """Which family of hosts; chosen by the group, as in host=transformer."""
+    """Kind of host; chosen by the group, as in host=transformer."""
     widths: list[int] = field(default_factory=lambda: [8, 8, 8])
     """Output channels of each block."""
     kernel_sizes: list[int] = field(default_factory=lambda: [3, 3, 3])
@@ -73,57 +93,47 @@ class CNNConfig(HostConfig):
     strides: list[int] = field(default_factory=lambda: [2, 1, 1])
     """Stride of each block's convolution."""
     pools: list[bool] = field(default_factory=lambda: [False, True, False])
-    """Whether each block halves its feature map after its activation."""
+    """True for each block that halves its feature map after its activation."""
     norm_groups: int = 2
     """Groups of each block's GroupNorm; must divide every width."""
     place_rows: list[int] = field(default_factory=lambda: [0])
-    """Kinds of place offered to slots: 0 after a block's activation, 1 after its pooling."""
+    """Kinds of place offered as slots: 0 after a block's activation, 1 after its pooling."""
 
     @property
     def num_blocks(self) -> int:
-        """Blocks."""
+        """Number of blocks."""
         return len(self.widths)
 
     @property
+    def mixing_blocks(self) -> tuple[int, ...]:
+        """Blocks whose kernels have more than a centre."""
+        return tuple(block for block, size in enumerate(self.kernel_sizes) if size > 1)
+
+    @property
     def narrowest(self) -> tuple[str, int]:
-        """The narrowest block."""
+        """Expression for the width of the narrowest block, for messages, and that width."""
         return "min(host.widths)", min(self.widths)
 
     def families(self) -> dict[str, float]:
-        """Blocks that are starved, one at a time, blocks that mix no pixels, and fewer classes."""
+        """Host families to draw from by default: single starved blocks, blocks that mix no pixels, and fewer
+        classes.
+        """
         starved = [f"starved_{block}" for block in range(self.num_blocks)]
         return dict.fromkeys(["intact", *starved, "centre_tap_all", "few_classes"], 1.0)
 
     def __post_init__(self) -> None:
         _check(self, "cnn")
-        if not self.widths:
-            raise ValueError("host.widths must name at least one block, got []")
-        for key in ("kernel_sizes", "strides", "pools"):
-            values = getattr(self, key)
-            if len(values) != len(self.widths):
-                raise ValueError(
-                    f"host.{key} must have one entry per block of host.widths ({len(self.widths)}), got {values}"
-                )
-        at_least("host.norm_groups", self.norm_groups, 1)
-        for block, (width, kernel, stride) in enumerate(zip(self.widths, self.kernel_sizes, self.strides, strict=True)):
-            at_least(f"host.widths[{block}]", width, 1)
-            if width % self.norm_groups:
-                raise ValueError(f"host.norm_groups={self.norm_groups} must divide host.widths[{block}]={width}")
-            at_least(f"host.kernel_sizes[{block}]", kernel, 1)
-            if kernel % 2 == 0:
-                raise ValueError(f"host.kernel_sizes[{block}] must be odd, got {kernel}")
-            at_least(f"host.strides[{block}]", stride, 1)
-        _check_rows(self.place_rows)
+        check_blocks(**self.shape(), prefix="host.")
 
 
 @dataclass(kw_only=True, slots=True)
 class TransformerConfig(HostConfig):
-    """Layers of causal attention and MLP, for text."""
+    """Section ``host`` of a transformer host: layers of causal attention and MLP, for text."""
 
     name: str = "transformer"
-    """Which family of hosts; chosen by the group, as in host=transformer."""
+    """Kind of host; chosen by the group, as in host=transformer."""
     num_layers: int = 2
-    """Layers, each an attention and an MLP."""
+    """Number of layers, each an attention and an MLP."""
     width: int = 64
     """Channels of the stream that all layers add to."""
     num_heads: int = 4
@@ -131,48 +141,76 @@ class TransformerConfig(HostConfig):
     mlp_width: int = 128
     """Hidden units of each MLP."""
     place_rows: list[int] = field(default_factory=lambda: [0, 1])
-    """Kinds of place offered to slots: 0 after a layer's attention, 1 after its MLP."""
+    """Kinds of place offered as slots: 0 after a layer's attention, 1 after its MLP."""
 
     @property
     def num_blocks(self) -> int:
-        """Layers."""
+        """Number of layers."""
         return self.num_layers
 
     @property
     def narrowest(self) -> tuple[str, int]:
-        """Every MLP."""
+        """Key of the width of the MLPs, for messages, and that width."""
         return "host.mlp_width", self.mlp_width
 
     def families(self) -> dict[str, float]:
-        """Layers whose MLP is starved, one at a time, layers that mix no tokens, and less text."""
+        """Host families to draw from by default: single layers with a starved MLP, layers that mix no tokens, and less
+        text.
+        """
         starved = [f"starved_{layer}" for layer in range(self.num_layers)]
         return dict.fromkeys(["intact", *starved, "unmixed_all", "few_samples"], 1.0)
 
     def __post_init__(self) -> None:
         _check(self, "transformer")
-        for key in ("num_layers", "width", "num_heads", "mlp_width"):
-            at_least(f"host.{key}", getattr(self, key), 1)
-        if self.width % self.num_heads:
-            raise ValueError(f"host.num_heads={self.num_heads} must divide host.width={self.width}")
-        _check_rows(self.place_rows)
+        check_layers(**self.shape(), prefix="host.")
 
 
 @dataclass(kw_only=True, slots=True)
 class CustomConfig(HostConfig):
-    """A user's own module."""
+    """Section ``host`` of a host built by the user's function."""
 
     name: str = "custom"
-    """Which family of hosts; chosen by the group, as in host=transformer."""
+    """Kind of host; chosen by the group, as in host=transformer."""
     target: str = MISSING
-    """What builds it, as package.module:function."""
+    """Function that builds the module, as package.module:function."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of that function."""
     slots: list[str] = MISSING
     """Submodules after which to grow, by their names in named_modules()."""
 
+    @property
+    def users(self) -> str | None:
+        """Key and name of the user's function."""
+        return f"host.target: {self.target}"
+
     def __post_init__(self) -> None:
         _check(self, "custom")
         distinct("host.slots", self.slots)
+
+
+@dataclass(kw_only=True, slots=True)
+class PluginConfig(HostConfig):
+    """Section ``host`` of a kind of host registered by a plugin."""
+
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its builder, besides the sizes of the task."""
+
+    def __post_init__(self) -> None:
+        _find(self.name)
+        if self.name in HOST_SCHEMAS:
+            raise ValueError(
+                f"host.name is {self.name!r}, which no plugin registers: choose with {chosen_by(self.name)}"
+            )
+        _check_optimizer(self)
+
+    @property
+    def users(self) -> str | None:
+        """Key and name of the registered kind."""
+        return f"host.name: {self.name}"
+
+    def shape(self) -> dict[str, Any]:
+        """Arguments of the builder."""
+        return self.arguments
 
 
 HOST_SCHEMAS: dict[str, type[HostConfig]] = {
@@ -180,4 +218,17 @@ HOST_SCHEMAS: dict[str, type[HostConfig]] = {
     "transformer": TransformerConfig,
     "custom": CustomConfig,
 }
-"""Schema of each family."""
+"""Schema of each built-in kind of host."""
+
+HOST_GROUP: dict[str, type[HostConfig]] = {**HOST_SCHEMAS, "plugin": PluginConfig}
+"""Options of the group ``host`` that are plain schemas."""
+
+
+def schema_of(name: str) -> type[HostConfig]:
+    """Return the schema of a kind of host."""
+    return HOST_SCHEMAS.get(name, PluginConfig)
+
+
+def chosen_by(name: str) -> str:
+    """Format the command-line arguments that choose a kind of host, for messages."""
+    return f"host={name}" if name in HOST_SCHEMAS else f"host=plugin host.name={name}"

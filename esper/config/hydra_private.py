@@ -1,4 +1,4 @@
-"""Every name of Hydra's that is not public, in one place: a new Hydra may move or change any of them.
+"""All of Hydra's private names that Esper uses, in one place, because a new Hydra may move or change them.
 
 Nothing else in Esper imports from ``hydra._internal``.
 """
@@ -25,4 +25,4 @@ __all__ = [
 ]
 
 WRITTEN_FOR = "1.3"
-"""The Hydra whose names these are."""
+"""Version of Hydra that these names belong to."""

@@ -1,36 +1,30 @@
-"""Names of folders: the same for the same sweep and configuration, whenever and in whatever order they are typed."""
+"""Names of folders, determined by sweep and configuration alone, not by time or the order of arguments."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-NOT_COUNTED = ("name", "resume", "telemetry", "wandb", "console", "devices", "num_threads")
-"""Keys and sections in which the same run may differ: a sweep goes on where, and watched as, one likes."""
-
-DERIVED = ("observation.num_features", "observation.num_blueprints")
-"""Keys that follow from others and are there to be seen: no two configurations differ in them alone."""
+from esper.config.identity import NOT_IN_FOLDERS, digest, flat, without
 
 MAX_LABEL = 80
-"""Letters of a job's folder that say what is swept."""
+"""Largest number of characters for the swept values in a job's folder name."""
 
 MAX_BYTES = 180
-"""Bytes of a name's readable part; with what follows it, a name stays well below the 255 that file systems take."""
+"""Largest number of bytes in a name's readable part, which keeps the name well below the limit of 255."""
 
 MAX_SEED = 24
-"""Letters of a folder that say the seed."""
+"""Largest number of characters for the seed in a folder name."""
 
 _UNMISTAKABLE = re.compile(r"[a-z0-9.]+(_[a-z0-9.]+)*")
-"""Values that a folder's name repeats as they are, and that no file system takes for others."""
+"""Pattern of values that can be part of a folder name unchanged, on every file system."""
 
 
 def as_typed(value: object) -> str:
-    """A value as it is written on the command line."""
+    """Format a value as on the command line."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{as_typed(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -41,16 +35,12 @@ def as_typed(value: object) -> str:
 
 
 def configuration_letters(plain: Mapping[str, Any], words: Sequence[str] = ()) -> str:
-    """Eight letters that stand for a configuration of plain values, and for words that it does not show."""
-    counted = {key: value for key, value in plain.items() if key not in NOT_COUNTED}
-    for section, _, name in (key.partition(".") for key in DERIVED):
-        if section in counted:
-            counted[section] = {key: value for key, value in counted[section].items() if key != name}
-    return letters([json.dumps(counted, sort_keys=True), *sorted(words)])
+    """Hash a configuration of plain values, and arguments that it does not contain, to eight characters."""
+    return digest(without(plain, NOT_IN_FOLDERS), *sorted(words))
 
 
 def readable(swept: Sequence[str]) -> str:
-    """What is swept, as a folder's name begins: ``ent_coef_0.01-num_slots_3-``; the seed has its own place."""
+    """Format swept values as the start of a folder name: ``ent_coef_0.01-num_slots_3-``; the seed is separate."""
     whole = _whole_label(swept)
     label = whole[:MAX_LABEL].encode()[:MAX_BYTES].decode(errors="ignore")
     return f"{label}-" if label else ""
@@ -75,9 +65,9 @@ class JobName:
     """Name of a job's folder.
 
     Attributes:
-        beginning: what is swept, for people.
-        end: seed, and letters that stand for the configuration.
-        by_end: whether the end alone tells the job from others.
+        beginning: swept values, for a readable name.
+        end: seed, and a hash of the configuration.
+        by_end: true if the end alone identifies the job.
     """
 
     beginning: str
@@ -88,20 +78,22 @@ class JobName:
         return self.beginning + self.end
 
     def means(self, folder: str) -> bool:
-        """Tell whether a folder is this job's, its words perhaps in another order or, if the end fits, spelling."""
+        """Return whether a folder is this job's, possibly with its values in another order or, if the end fits,
+        spelling.
+        """
         if not f"-{folder}".endswith(f"-{self.end}"):
             return False
         return self.by_end or sorted(folder.split("-")) == sorted(str(self).split("-"))
 
 
 def job_name(plain: Mapping[str, Any], swept: Sequence[str]) -> JobName:
-    """Name of a job's folder: a function of its configuration, no other job's, whatever the order of words.
+    """Return the name of a job's folder: unique to its configuration, whatever the order of arguments.
 
     Args:
         plain: configuration of the job, as plain values.
-        swept: words that differ from job to job, in the spelling of :func:`as_typed`.
+        swept: arguments that vary between jobs, in the spelling of :func:`as_typed`.
     """
-    # Configurations that only the words tell apart: in keys that do not count, or in choices of files.
+    # Configurations that differ in their arguments only: in ignored keys, or in choices of files.
     unseen = [word for word in swept if not _counts(word, plain)]
     beginning = readable(swept)
     plainly = beginning.removesuffix("-") == _whole_label(swept) and all(
@@ -113,16 +105,14 @@ def job_name(plain: Mapping[str, Any], swept: Sequence[str]) -> JobName:
 
 
 def _counts(word: str, plain: Mapping[str, Any]) -> bool:
-    """Tell whether a word sets a value that configurations are told apart by."""
+    """Return whether an argument sets a value that is part of a configuration's identity."""
     key, _ = _key_and_value(word)
-    value: Any = plain if key.partition(".")[0] not in NOT_COUNTED else None
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+    value = flat(without(plain, NOT_IN_FOLDERS)).get(key)
     return value is not None and not isinstance(value, Mapping)
 
 
 def sweep_name(label: str, preset: str | None, words: Sequence[str]) -> str:
-    """Name of a sweep's folder: the same for the same command, whatever its order.
+    """Return the name of a sweep's folder, the same for the same command in any order of arguments.
 
     Args:
         label: preset, task or entry point.
@@ -133,21 +123,16 @@ def sweep_name(label: str, preset: str | None, words: Sequence[str]) -> str:
         word
         for word in words
         if not re.match(r"\+?(sweep|preset)=", word)
-        and not any(re.match(rf"\+*{re.escape(key)}[.=]", word) for key in NOT_COUNTED)
+        and not any(re.match(rf"\+*{re.escape(key)}[.=]", word) for key in NOT_IN_FOLDERS)
     )
     name = preset or label
     if preset is not None and not counted:
         return name
     keys = [_key_and_value(word)[0].rpartition(".")[2].replace("/", "_") for word in counted if _sweeps(word)]
     beginning = "-".join([name, *keys]).encode()[:MAX_BYTES].decode(errors="ignore")
-    return f"{beginning}-{letters([name, *counted])}"
+    return f"{beginning}-{digest(name, *counted)}"
 
 
 def _sweeps(word: str) -> bool:
     value = word.partition("=")[2]
     return ("," in value and value[:1] not in "[{'\"") or re.match(r"(choice|range|glob)\(", value) is not None
-
-
-def letters(words: Sequence[str]) -> str:
-    """Eight letters that stand for words."""
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:8]

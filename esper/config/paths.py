@@ -1,4 +1,4 @@
-"""Where the YAML files are: beside the package in a checkout, inside it in a wheel."""
+"""Location of the YAML files: beside the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ CONF_DIR: Path = next(path for path in _CANDIDATES if (path / "config.yaml").is_
 """Absolute path of the configuration folder."""
 
 
+def lasting(path: str) -> str:
+    """Return the absolute form of a path, so that a run that is resumed from another folder finds it."""
+    return os.path.abspath(expanded(path))
+
+
 def expanded(path: str) -> str:
-    """A path with ``~`` as the home folder, as a shell has it only where a word begins; as it is if that is unknown."""
+    """Replace a leading ``~`` by the home folder, if that is known; a shell does so only at the start of an
+    argument.
+    """
     return os.path.expanduser(path)

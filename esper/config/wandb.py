@@ -1,34 +1,27 @@
-"""Mirroring runs to Weights & Biases: whether, where to, and what goes along."""
+"""Configuration of mirroring to Weights & Biases."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from esper.config.checks import distinct, positive
-
-
-class WandbMode(StrEnum):
-    """Whether W&B sees a run: not at all, later (``wandb sync``), or while it goes on."""
-
-    disabled = "disabled"
-    offline = "offline"
-    online = "online"
+from esper.runtime.checks import distinct, positive
+from esper.runtime.options import WandbMode
 
 
 @dataclass(kw_only=True, slots=True)
 class WandbConfig:
-    """The mirror of a run in W&B; the run folder stays the truth."""
+    """Section ``wandb``: mirroring of a run to W&B; the run folder remains the primary record."""
 
-    mode: WandbMode = WandbMode.disabled
-    """disabled = W&B is not even imported; offline = files in the run folder, for ``wandb sync``; online = sent at
-    once."""
+    mode: WandbMode | None = None
+    """disabled = W&B is not even imported; offline = files in the run folder, for ``wandb sync``; online = sent
+    immediately; null = online where ``telemetry.loggers`` names wandb, else disabled.
+    """
     project: str = "esper"
-    """Project that the run goes to."""
+    """W&B project of the run."""
     entity: str | None = None
     """User or team that the project belongs to; null = W&B's own default."""
     group: str | None = None
-    """Runs that belong together: by default the sweep, or else the preset."""
+    """W&B group of related runs: by default the sweep, otherwise the preset."""
     tags: list[str] = field(default_factory=list)
     """Tags of the run."""
     timeout: float = 60.0
@@ -46,7 +39,7 @@ class WandbConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TrainWandbConfig(WandbConfig):
-    """The mirror of a run of training, which has a checkpoint."""
+    """Section ``wandb`` of a training run, which has a checkpoint to send."""
 
     checkpoint: bool = False
-    """Send the last checkpoint along as an artifact, once the run has finished."""
+    """Send the last checkpoint as an artifact when the run has finished."""

@@ -1,4 +1,4 @@
-"""Words of the command line as people type them: paths and other text need no quotes where they can mean one thing."""
+"""Arguments as people type them: paths and other text need no quotes if they are unambiguous."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from hydra.errors import HydraException
 from omegaconf import AnyNode, DictConfig, OmegaConf, StringNode
 
 from esper.config.errors import UsageError
-from esper.config.hosts import HOST_SCHEMAS
+from esper.config.hosts import HOST_GROUP
 from esper.config.paths import expanded
 
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
-"""Keys of Hydra's that are paths."""
+"""Hydra's keys that hold paths."""
 
 PATHS_OR_LISTS = ("checkpoint", "tuning")
-"""Keys that are a path or a list of paths, where the schema has them; the schema cannot say so."""
+"""Keys that hold a path or a list of paths, which the schema cannot express."""
 
 _WORD = re.compile(r"(?P<key>\+{0,2}[\w./@-]+)=(?P<value>.*)", re.DOTALL)
 
 
 def readable_by_hydra(words: Sequence[str], schema: type, *, sweeps: bool) -> list[str]:
-    """Words in Hydra's grammar: values of keys that are text are quoted where they would be read as anything else.
+    """Convert arguments to Hydra's grammar: quote values of text keys that would be read as anything else.
 
     Args:
-        words: as typed.
+        words: arguments as typed.
         schema: dataclass of the whole configuration.
-        sweeps: whether a comma separates the values of a sweep.
+        sweeps: true if a comma separates the values of a sweep.
 
     Raises:
-        UsageError: what is typed may mean two things; shows how to say each. Or it takes out what must be there.
+        UsageError: an argument is ambiguous, and the message shows each reading with quotes; or it deletes a required
+            key.
     """
     texts, lists = _keys(schema)
     found = []
@@ -47,28 +48,30 @@ def readable_by_hydra(words: Sequence[str], schema: type, *, sweeps: bool) -> li
             found.append(word)
             continue
         value = expanded(match["value"]) if key in FOLDERS else match["value"]
+        if key in FOLDERS and not value.strip("'\""):
+            raise UsageError(f"{key} must be a folder, got {value!r}; the one you are in is {key}=.")
         found.append(f"{match['key']}={_quoted_if_needed(key, value, may_be_list=key in lists, sweeps=sweeps)}")
     return found
 
 
 def quoted(text: str) -> str:
-    """Text in quotes of Hydra's, inside of which ``${…}`` keeps its meaning."""
+    """Quote text for Hydra, keeping ``${…}`` interpolations."""
     # A backslash counts only before a quote, where it must be doubled.
     return "'" + re.sub(r"(\\*)'", r"\1\1\\'", re.sub(r"(\\+)$", r"\1\1", text)) + "'"
 
 
 def _check_key(word: str, schema: type) -> None:
-    """Refuse a word without a key, and one that takes out a key of the schema: every key has a value."""
+    """Refuse an argument without a key, or one that deletes a key of the schema: every key has a value."""
     if word.startswith("="):
-        raise UsageError(f"cannot read {word!r}: no key before the equals sign; say key=value")
+        raise UsageError(f"cannot read {word!r}: no key before the equals sign; use key=value")
     key = word[1:].partition("=")[0]
     if word.startswith("~") and key in _all_keys(schema):
-        raise UsageError(f"{word}: {key} cannot be taken out, it has a value always; say {key}=<value>")
+        raise UsageError(f"{word}: {key} cannot be deleted, it always has a value; use {key}=<value>")
 
 
 @cache
 def _all_keys(schema: type) -> frozenset[str]:
-    """Every key and section, but entries of dictionaries, which come and go."""
+    """Return every key and section, without entries of dictionaries, which may be added and deleted."""
 
     def keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
         for name in map(str, node):
@@ -78,16 +81,16 @@ def _all_keys(schema: type) -> frozenset[str]:
                 yield from keys(child, f"{prefix}{name}.")
 
     root = OmegaConf.structured(schema)
-    hosts = HOST_SCHEMAS.values() if "host" in root else ()
+    hosts = HOST_GROUP.values() if "host" in root else ()
     return frozenset(keys(root)).union(*(keys(OmegaConf.structured(host), "host.") for host in hosts))
 
 
 @cache
 def _keys(schema: type) -> tuple[frozenset[str], frozenset[str]]:
-    """Keys whose values are text, and those whose values are text or lists of it."""
+    """Return the keys whose values are text, and those whose values are text or lists of text."""
     root = OmegaConf.structured(schema)
     texts = {*_text_keys(root), *FOLDERS}
-    for host in HOST_SCHEMAS.values() if "host" in root else ():
+    for host in HOST_GROUP.values() if "host" in root else ():
         texts |= set(_text_keys(OmegaConf.structured(host), "host."))
     lists = [key for key in PATHS_OR_LISTS if isinstance(root._get_node(key, validate_access=False), AnyNode)]
     return frozenset(texts), frozenset(lists)
@@ -103,33 +106,33 @@ def _text_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
 
 
 def _quoted_if_needed(key: str, value: str, *, may_be_list: bool, sweeps: bool) -> str:
-    """The value as Hydra reads it as text, if it can be nothing else."""
+    """Quote the value so that Hydra reads it as text, if it cannot be anything else."""
     parsed = _parsed(key, value)
     if parsed is None:
         apart = ",".join(map(quoted, value.strip("[]").split(",")))
         if sweeps and "," in value:
             raise UsageError(
-                f"cannot read {f'{key}={value}'!r} in a sweep: as one value, say {_typed(key, quoted(value))}; "
+                f"cannot read {f'{key}={value}'!r} in a sweep: as one value, use {_typed(key, quoted(value))}; "
                 f"as several, {_typed(key, apart)}"
             )
         if may_be_list and value.startswith("["):
-            raise UsageError(f"cannot read {f'{key}={value}'!r}: say {_typed(key, f'[{apart}]')}")
+            raise UsageError(f"cannot read {f'{key}={value}'!r}: use {_typed(key, f'[{apart}]')}")
         return quoted(value)
     if parsed.value_type is ValueType.SIMPLE_CHOICE_SWEEP and not sweeps and not may_be_list:
         return quoted(value)
     if isinstance(parsed._value, list | dict) and not may_be_list:
-        raise UsageError(f"{key} must be one word, got {value}; if that is meant, say {_typed(key, quoted(value))}")
-    # Numbers and truth values would come back in another spelling: 1e3 as 1000.0, yes as True.
+        raise UsageError(f"{key} must be one word, got {value}; if that is meant, use {_typed(key, quoted(value))}")
+    # Numbers and booleans would be respelled: 1e3 as 1000.0, yes as True.
     return quoted(value) if isinstance(parsed._value, int | float) else value
 
 
 def shell_word(key: str, path: Path) -> str:
-    """A word whose value is a path, as it is typed into a shell."""
+    """Format an argument with a path as value, for typing into a shell."""
     return shlex.quote(f"{key}={path}")
 
 
 def _typed(key: str, value: str) -> str:
-    """A word as it is typed into a shell."""
+    """Format an argument for typing into a shell."""
     word = f"{key}={value}"
     return shlex.quote(word) if set(word) & set('"$`\\!') else f'"{word}"'
 

@@ -1,4 +1,4 @@
-"""Who decides: one protocol for the learned policy and for every control.
+"""The controller protocol, shared by the learned policy and every control.
 
 Axis legend: E = environments, S = slots.
 """
@@ -12,30 +12,53 @@ from torch import Tensor
 
 from esper.envs.records import EnvView
 from esper.growth.actions import NUM_HEADS, AlphaTarget, Head, Op, Style, Tempo
+from esper.runtime.state import State
 
 SICK = 0.5
-"""Gradient health below which the rule-based controllers give a module up."""
+"""Gradient health below which the rule-based controllers give up a module."""
 
 
 class Controller(Protocol):
-    """Chooses one action per environment and step."""
+    """Interface of a controller, which chooses one action per environment and step."""
 
     name: str
 
     def reset(self, which: Tensor) -> None:
-        """Forget the past of some environments, ``which: bool [E]``, whose episodes start anew."""
+        """Forget the past of the environments ``which: bool [E]``, whose episodes restart."""
 
     def act(self, view: EnvView) -> Tensor:
-        """Legal actions, ``int64 [E, 8]`` in head order."""
+        """Choose a legal action for each environment; return ``int64 [E, 8]``, in head order."""
+
+    def state_dict(self) -> State:
+        """Return the state that later decisions depend on, without sharing memory; empty if they depend on the view
+        alone.
+        """
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state returned by :meth:`state_dict`."""
+
+
+class Stateless:
+    """A controller without memory between decisions."""
+
+    def reset(self, which: Tensor) -> None:
+        """Do nothing, because there is no memory."""
+
+    def state_dict(self) -> State:
+        """Return an empty state, because the controller has no memory."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Do nothing, because there is no state."""
 
 
 def waiting(num_envs: int) -> Tensor:
-    """WAIT everywhere, ``int64 [E, 8]``."""
+    """Return the action WAIT for every environment, ``int64 [E, 8]``."""
     return torch.zeros(num_envs, NUM_HEADS, dtype=torch.int64)
 
 
 def germinate(slot: int, blueprint: int) -> Tensor:
-    """How the rule-based controllers grow: linear ADD, the fastest ramp, all the way to alpha 1."""
+    """Return the germination used by rule-based controllers: linear ADD, the fastest ramp, up to alpha 1."""
     action = torch.zeros(NUM_HEADS, dtype=torch.int64)
     action[Head.OP] = Op.GERMINATE
     action[Head.SLOT] = slot
@@ -47,7 +70,7 @@ def germinate(slot: int, blueprint: int) -> Tensor:
 
 
 def on_slot(op: Op, slot: int) -> Tensor:
-    """An op that needs nothing but a slot; a cull is INSTANT."""
+    """Return the action for an op that needs only a slot; a cull is INSTANT."""
     action = torch.zeros(NUM_HEADS, dtype=torch.int64)
     action[Head.OP] = op
     action[Head.SLOT] = slot

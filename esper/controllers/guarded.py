@@ -1,4 +1,4 @@
-"""Asking a controller, whoever wrote it: what goes wrong in a user's is one line.
+"""Calls of controllers that report an error in a user's controller in one line.
 
 Axis legend: E = environments.
 """
@@ -15,10 +15,10 @@ from esper.runtime.user_code import UsersCodeError, is_ours, named, of_the_user
 
 
 def start_anew(controller: Controller, which: Tensor) -> None:
-    """:meth:`Controller.reset`, ``which: bool [E]``.
+    """Call :meth:`Controller.reset` for the environments ``which: bool [E]``.
 
     Raises:
-        UsersCodeError: it is a user's and fails.
+        UsersCodeError: a user's controller failed.
     """
     if is_ours(type(controller)):
         controller.reset(which)
@@ -28,10 +28,10 @@ def start_anew(controller: Controller, which: Tensor) -> None:
 
 
 def decide(controller: Controller, view: EnvView) -> Tensor:
-    """:meth:`Controller.act`, ``int64 [E, 8]``.
+    """Call :meth:`Controller.act` and check its actions, ``int64 [E, 8]``.
 
     Raises:
-        UsersCodeError: it is a user's and fails, or returns no actions.
+        UsersCodeError: a user's controller failed, or returned no valid actions.
     """
     if is_ours(type(controller)):
         return controller.act(view)
@@ -43,7 +43,7 @@ def decide(controller: Controller, view: EnvView) -> Tensor:
 
 
 def _check(what: str, actions: object, view: EnvView) -> None:
-    """Refuse what is no ``int64 [E, 8]``, or names a choice that a head does not have."""
+    """Refuse actions that are not ``int64 [E, 8]``, or that name a choice that a head does not have."""
     wanted = [view.state.num_envs, NUM_HEADS]
     if not isinstance(actions, Tensor):
         raise UsersCodeError(f"{what} must return a tensor, int64 {wanted}, not a {type(actions).__name__}")

@@ -1,4 +1,4 @@
-"""A hand-written rule: grow on a plateau, keep what helps, take out what does not."""
+"""A hand-written rule: grow on a plateau, keep modules that help, cull the others."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from esper.controllers.base import SICK, germinate, on_slot, waiting
-from esper.envs.history import HISTORY
+from esper.controllers.tunable import KEEP_POINTS, Choices, Space, rule
+from esper.envs.features import HISTORY
 from esper.envs.records import EnvView
 from esper.growth import Stage
 from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Op
+from esper.runtime.state import State, copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class HeuristicParameters:
 
     Attributes:
         patience: epochs over which the host must improve, from 1 to 4.
-        improvement: relative fall of the val loss over them below which growth has stalled.
+        improvement: relative decrease of the val loss over these epochs below which the host counts as stalled.
         keep_points: contribution, in points, that a module must exceed.
     """
 
@@ -37,20 +39,21 @@ class HeuristicParameters:
 
 
 class Heuristic:
-    """One decision per environment and epoch, in this order; ties go by canonical slot order.
+    """The hand-written heuristic, with one decision per environment and epoch, in this order; ties go by canonical slot
+    order.
 
     1. FOSSILIZE the settled module with the highest contribution above ``keep_points``.
-    2. CULL the one that is worth least of: settled modules whose contribution is not above it; modules in TRAINING
-       whose gradient is so unhealthy that they would never blend and only bar the way for others; developing modules
-       once ``max_seeds`` are FOSSILIZED, as no place will come free for them.
+    2. CULL the module with the lowest contribution among: settled modules whose contribution is not above
+       ``keep_points``; modules in TRAINING whose gradient is so unhealthy that they would never blend and only block
+       others; developing modules once ``max_seeds`` are FOSSILIZED, as no place will become free for them.
     3. On a plateau (val loss fell by less than ``improvement`` over the last ``patience`` epochs), GERMINATE in the
-       empty slot that was served least, with the next of the blueprints that fit it. All slots grow side by side as
-       far as the masks allow; gate G2 gives a free place to the best preview.
+       least used empty slot, with the next of the blueprints that fit it. All slots grow side by side as far as the
+       masks allow; gate G2 gives a free place to the best preview.
 
     Args:
         parameters: thresholds of each environment.
         num_slots: S.
-        max_seeds: modules that may be kept.
+        max_seeds: largest number of kept modules.
     """
 
     name = "heuristic"
@@ -64,6 +67,12 @@ class Heuristic:
 
     def reset(self, which: Tensor) -> None:
         self._served[which] = 0
+
+    def state_dict(self) -> State:
+        return {"served": copied(self._served)}
+
+    def load_state_dict(self, state: State) -> None:
+        self._served = copied(state["served"])
 
     def act(self, view: EnvView) -> Tensor:
         masks, state = view.observation.masks, view.state
@@ -86,7 +95,7 @@ class Heuristic:
         return actions
 
     def _stalled(self, view: EnvView) -> Tensor:
-        """``bool [E]``; false while there are not enough epochs to tell."""
+        """Return which hosts have stalled, ``bool [E]``; false before there are enough epochs."""
         losses = view.history.losses
         before = losses.gather(1, (HISTORY - 1 - self._patience)[:, None]).squeeze(1)
         return losses[:, -1] > (1.0 - self._improvement) * before
@@ -95,12 +104,24 @@ class Heuristic:
         served = torch.where(empty, self._served[env], torch.iinfo(torch.int64).max)
         slot = int(served.argmin())
         blueprints = fits[slot].nonzero().flatten()
-        # Every germination of the episode moves on by one, so that all blueprints get their turn.
+        # Every germination advances by one, so that all blueprints take turns.
         blueprint = int(blueprints[int(self._served[env].sum()) % len(blueprints)])
         self._served[env, slot] += 1
         return germinate(slot, blueprint)
 
 
 def _least(which: Tensor, worth: Tensor) -> int:
-    """The first of the slots ``which: bool [S]`` that is worth least; what was not measured is worth nothing."""
+    """Return the first of the slots ``which: bool [S]`` with the lowest contribution; unmeasured ones count as 0."""
     return int(torch.where(which, worth.nan_to_num(nan=0.0), torch.inf).argmin())
+
+
+def choices(space: Space) -> Choices:
+    """Values that a search may give to each threshold."""
+    return {
+        "patience": (1, 2, 3, 4),
+        "improvement": (0.02, 0.05, 0.1, 0.2, 0.4, 0.7),
+        "keep_points": KEEP_POINTS,
+    }
+
+
+TUNABLE = rule(HeuristicParameters, choices, lambda rows, space: Heuristic(rows, space.num_slots, space.max_seeds))

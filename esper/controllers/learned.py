@@ -7,20 +7,25 @@ from torch import Tensor
 
 from esper.envs.records import EnvView
 from esper.policy import GrowthPolicy, Normaliser
+from esper.policy.greedy import GREEDY_RULES
+from esper.runtime.controller_names import LEARNED
+from esper.runtime.options import Greedy
+from esper.runtime.state import RandomStream, State, copied
 
 
 class Learned:
-    """Acts by a policy whose parameters and normaliser stay as they are.
+    """Controller that acts by a fixed policy and a fixed normaliser.
 
     Args:
-        policy: trained on the same slots and features.
-        normaliser: as it was when the policy was trained.
+        policy: policy trained on the same slots and features.
+        normaliser: normaliser of the trained policy.
         num_envs: E.
         generator: source of randomness when sampling.
         deterministic: take each head's most probable choice instead.
+        greedy: rule for the op if ``deterministic``.
     """
 
-    name = "learned"
+    name = LEARNED
 
     def __init__(
         self,
@@ -29,16 +34,30 @@ class Learned:
         num_envs: int,
         *,
         generator: torch.Generator,
+        greedy: Greedy,
         deterministic: bool = True,
     ) -> None:
         self._policy, self._normaliser = policy, normaliser
         self._generator, self._deterministic = generator, deterministic
         self._hidden = policy.initial_state(num_envs)
+        self._greedy = GREEDY_RULES[greedy](num_envs, self._hidden[0].device)
 
     def reset(self, which: Tensor) -> None:
         hidden, cell = self._hidden
         gone = which.to(hidden.device)[:, None]
         self._hidden = hidden.masked_fill(gone, 0.0), cell.masked_fill(gone, 0.0)
+        self._greedy.reset(which)
+
+    def state_dict(self) -> State:
+        hidden = [copied(part) for part in self._hidden]
+        stream = RandomStream(self._generator).state_dict()
+        return {"hidden": hidden, "generator": stream, **self._greedy.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        hidden, cell = (part.to(self._hidden[0].device) for part in state["hidden"])
+        self._hidden = hidden, cell
+        RandomStream(self._generator).load_state_dict(state["generator"])
+        self._greedy.load_state_dict(state)
 
     def act(self, view: EnvView) -> Tensor:
         observation = view.observation.to(self._hidden[0].device)
@@ -49,6 +68,7 @@ class Learned:
             self._hidden,
             self._generator,
             self._deterministic,
+            greedy=self._greedy,
         )
         self._hidden = result.hidden
         return result.actions.cpu()

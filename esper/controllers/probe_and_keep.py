@@ -1,4 +1,4 @@
-"""Try one blueprint in every slot, look at what it would be worth there, keep the best."""
+"""A control that tries one blueprint in every slot, compares previews, and keeps the best."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from torch import Tensor
 
 from esper.blueprints import blueprint_ids
 from esper.controllers.base import SICK, germinate, on_slot, waiting
+from esper.controllers.tunable import KEEP_POINTS, Choices, Space, rule
 from esper.envs.records import EnvView
 from esper.growth import Stage
 from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Op
+from esper.runtime.state import State, copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeAndKeepParameters:
-    """What is tried, and what is good enough.
+    """Parameters of probe-and-keep.
 
     Attributes:
-        blueprint: by id.
-        look_age: trained epochs after which a module's preview is noted.
-        min_preview: points that it must then promise to be kept.
-        keep_points: contribution in points, once it is blended in, above which it is FOSSILIZED.
+        blueprint: blueprint to try, by id.
+        look_age: trained epochs after which a module's preview is recorded.
+        min_preview: preview in points that a module needs to be kept.
+        keep_points: contribution in points, once blended in, above which a module is FOSSILIZED.
     """
 
     blueprint: str = "conv_light"
@@ -34,22 +36,23 @@ class ProbeAndKeepParameters:
 
 
 class ProbeAndKeep:
-    """Modules side by side, as far as ``slots.max_developing`` allows; one decision per environment and epoch.
+    """The control that tries modules side by side, up to ``slots.max_developing``; one decision per environment and
+    epoch.
 
-    A module's preview is noted once, at one age for all: the first ones go on by themselves while others are still
-    young (gate G2 gives a free place to whoever is ready). The ``max_seeds`` best that promise enough are the keepers.
-    In this order, ties by canonical order of slots:
+    A module's preview is recorded once, at the same age for all, because older modules advance by themselves while
+    others are still young (gate G2 gives a free place to any ready module). The ``max_seeds`` best with a sufficient
+    preview are the keepers. In this order, ties by canonical order of slots:
 
-    1. GERMINATE in the next slot that was not tried yet.
-    2. CULL one that is no keeper, nor will be whatever else is found: of those still developing the worst first, so
-       that it does not take a place; then those that have one. A keeper whose gradient is so unhealthy that it would
-       never blend is none.
-    3. Once all are looked at: FOSSILIZE a keeper that has settled and is worth enough, CULL it if it is not.
+    1. GERMINATE in the next untried slot.
+    2. CULL a module that cannot become a keeper whatever the others' previews: first the worst of those still
+       developing, so that it takes no place; then those that have one. A keeper whose gradient is so unhealthy that it
+       would never blend loses that status.
+    3. Once all previews are recorded: FOSSILIZE a settled keeper with a sufficient contribution, CULL it otherwise.
 
     Args:
-        parameters: of each environment.
+        parameters: parameters of each environment.
         num_slots: S.
-        max_seeds: modules that may be kept.
+        max_seeds: largest number of kept modules.
     """
 
     name = "probe_and_keep"
@@ -64,6 +67,12 @@ class ProbeAndKeep:
         self._tried[which] = False
         self._preview[which] = torch.nan
 
+    def state_dict(self) -> State:
+        return {"tried": copied(self._tried), "preview": copied(self._preview)}
+
+    def load_state_dict(self, state: State) -> None:
+        self._tried, self._preview = copied(state["tried"]), copied(state["preview"])
+
     def act(self, view: EnvView) -> Tensor:
         actions = waiting(view.state.num_envs)
         for env in range(view.state.num_envs):
@@ -74,7 +83,7 @@ class ProbeAndKeep:
         return actions
 
     def _note(self, view: EnvView, env: int) -> None:
-        """Write down the previews of those that are old enough, or have gone on before that."""
+        """Record the previews of modules that are old enough, or have left TRAINING earlier."""
         state = view.state
         old = (state.age[env] >= self._parameters[env].look_age) | ~state.developing[env]
         due = self._tried[env] & state.present[env] & old & self._preview[env].isnan()
@@ -109,3 +118,21 @@ class ProbeAndKeep:
             if cullable[slot]:
                 return on_slot(Op.CULL, slot)
         return None
+
+
+def choices(space: Space) -> Choices:
+    """Values that a search may give to each parameter."""
+    return {
+        "blueprint": space.blueprints,
+        "look_age": (1, 2, 3),
+        "min_preview": (-1000.0, 0.0, 0.5, 1.0, 2.0, 4.0),
+        "keep_points": KEEP_POINTS,
+    }
+
+
+TUNABLE = rule(
+    ProbeAndKeepParameters,
+    choices,
+    lambda rows, space: ProbeAndKeep(rows, space.num_slots, space.max_seeds),
+    needs_search=True,
+)

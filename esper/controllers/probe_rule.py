@@ -1,4 +1,4 @@
-"""A hand rule on slot probes and the score of the first epochs: grow where the host looks starved.
+"""A hand-written rule that reads slot probes and the score of the first epochs, and grows where the host looks starved.
 
 Axis legend: E = environments, S = slots.
 """
@@ -13,28 +13,30 @@ from torch import Tensor
 
 from esper.blueprints import blueprint_ids
 from esper.controllers.base import germinate, on_slot, waiting
+from esper.controllers.tunable import Choices, Space, rule
 from esper.envs.features import num_features
 from esper.envs.records import EnvView
 from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Op
 from esper.population.probes import PROBE_NAMES
+from esper.runtime.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRuleParameters:
     """Thresholds of the rule.
 
-    A slot's starvation is: share of dead channels + ``rank_weight`` x (1 - effective rank) + ``gradient_weight`` x
-    gradient norm + ``gain_weight`` x first-order gain, each probe on the scale of the observation; one that is not
-    observed adds nothing.
+    The starvation of a slot is: share of dead channels + ``rank_weight`` x (1 - effective rank) + ``gradient_weight`` x
+    gradient norm + ``gain_weight`` x first-order gain, each probe on the scale of the observation; an unobserved probe
+    adds nothing.
 
     Attributes:
-        blueprint: what grows, by id.
-        min_starvation: of a slot in which it grows from the start.
-        rank_weight, gradient_weight, gain_weight: of the other probes beside the share of dead channels.
-        num_modules: most slots in which it grows from the start.
-        check_epoch: host epochs after which a host without a starved slot is looked at again.
-        max_accuracy: val accuracy in [0, 1] then, below which it grows in the default slot after all.
-        default_slot: its number in canonical order.
+        blueprint: blueprint to grow, by id.
+        min_starvation: starvation of a slot from which on it grows at the start.
+        rank_weight, gradient_weight, gain_weight: weights of the probes other than the share of dead channels.
+        num_modules: largest number of slots that grow at the start.
+        check_epoch: host epochs after which a host without a starved slot is checked again.
+        max_accuracy: val accuracy in [0, 1] at that check below which the default slot grows after all.
+        default_slot: number of the default slot in canonical order.
     """
 
     blueprint: str = "conv_light"
@@ -48,7 +50,7 @@ class ProbeRuleParameters:
     default_slot: int = 0
 
     def starvation(self, probes: Mapping[str, Tensor]) -> Tensor:
-        """``float [S]`` of probes ``[S]`` by name, at least one."""
+        """Compute the starvation ``float [S]`` from probes ``[S]`` by name, at least one."""
         weights = {
             "dead_channels": 1.0,
             "effective_rank": -self.rank_weight,
@@ -60,7 +62,7 @@ class ProbeRuleParameters:
 
 
 def observed_probes(view: EnvView) -> dict[str, Tensor]:
-    """The slot probes in an observation, ``float [E, S]`` by name.
+    """Return the slot probes in an observation, ``float [E, S]`` by name.
 
     Raises:
         ValueError: the observation has none.
@@ -68,20 +70,20 @@ def observed_probes(view: EnvView) -> dict[str, Tensor]:
     if not view.slot_probes:
         raise ValueError(f"the controller probe_rule needs observation.slot_probes: some of {', '.join(PROBE_NAMES)}")
     num_slots = len(view.slot_ids)
-    columns = view.observation.features[:, num_features(num_slots) :].view(-1, num_slots, len(view.slot_probes))
+    block = slice(num_features(num_slots), num_features(num_slots, len(view.slot_probes)))
+    columns = view.observation.features[:, block].view(-1, num_slots, len(view.slot_probes))
     return dict(zip(view.slot_probes, columns.unbind(dim=2), strict=True))
 
 
 class ProbeRule:
-    """Looks twice at each host: at its slots before the first epoch, and at its score a few epochs later.
+    """The rule, which checks each host twice: its slots before the first epoch, and its score a few epochs later.
 
-    1. At the start, GERMINATE in the slots that look most starved, if they are starved enough; ties go by canonical
-       order.
-    2. If none was, and val accuracy is low at the check, GERMINATE in the default slot.
-    3. FOSSILIZE whatever grew as soon as that is legal. A host that passes both looks is left alone.
+    1. At the start, GERMINATE in the most starved slots that reach the threshold; ties go by canonical order. 2. If
+    there was none, and val accuracy is low at the check, GERMINATE in the default slot. 3. FOSSILIZE every module as
+    soon as that is legal. A host that passes both checks is left alone.
 
     Args:
-        parameters: of each environment.
+        parameters: parameters of each environment.
     """
 
     name = "probe_rule"
@@ -95,6 +97,12 @@ class ProbeRule:
     def reset(self, which: Tensor) -> None:
         for env in which.nonzero().flatten().tolist():
             self._wanted[env], self._looks[env] = [], 0
+
+    def state_dict(self) -> State:
+        return {"wanted": [list(slots) for slots in self._wanted], "looks": list(self._looks)}
+
+    def load_state_dict(self, state: State) -> None:
+        self._wanted, self._looks = [list(slots) for slots in state["wanted"]], list(state["looks"])
 
     def act(self, view: EnvView) -> Tensor:
         masks = view.observation.masks
@@ -112,7 +120,7 @@ class ProbeRule:
         return actions
 
     def _look(self, view: EnvView) -> None:
-        """Note in which slots to grow, where a look is due."""
+        """Record the slots to grow in, for hosts whose check is due."""
         probes = observed_probes(view)
         accuracy = view.history.accuracies[:, -1].tolist()
         for env, epoch in enumerate(view.history.epoch.tolist()):
@@ -127,3 +135,21 @@ class ProbeRule:
                 if fits[rule.default_slot] and accuracy[env] < rule.max_accuracy:
                     self._wanted[env] = [rule.default_slot]
                 self._looks[env] = 2
+
+
+def choices(space: Space) -> Choices:
+    """Values that a search may give to each threshold."""
+    return {
+        "blueprint": space.blueprints,
+        "min_starvation": (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5),
+        "rank_weight": (0.0, 0.5, 1.0),
+        "gradient_weight": (-0.5, 0.0, 0.0, 0.5),
+        "gain_weight": (-0.5, 0.0, 0.0, 0.5),
+        "num_modules": tuple(range(1, space.max_seeds + 1)),
+        "check_epoch": tuple(range(1, min(6, space.num_epochs))) or (1,),
+        "max_accuracy": (0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6),
+        "default_slot": tuple(range(space.num_slots)),
+    }
+
+
+TUNABLE = rule(ProbeRuleParameters, choices, lambda rows, space: ProbeRule(rows), needs_search=True)

@@ -1,4 +1,4 @@
-"""A fixed plan for each host: germinate at given epochs, keep what grew."""
+"""A control with a fixed plan for each host: germinate at given epochs, keep every module."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch import Tensor
 from esper.controllers.base import germinate, on_slot, waiting
 from esper.envs.records import EnvView
 from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Op
+from esper.runtime.state import State, copied
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedGermination:
-    """Put a blueprint into a slot at a host epoch, or as soon after it as is legal."""
+    """A planned germination of a blueprint in a slot, at a host epoch or as soon after it as is legal."""
 
     epoch: int
     slot: int
@@ -23,11 +24,11 @@ class PlannedGermination:
 
 
 class Schedule:
-    """Follows a plan in each environment; fossilizes each module as soon as that is legal.
+    """The control that follows a plan in each environment, and fossilizes each module as soon as that is legal.
 
     Args:
-        plans: germinations of each environment; those due at once follow one another, one per epoch.
-        name: which of the controls it is.
+        plans: germinations of each environment; those due at once are executed one per epoch.
+        name: name of the control.
     """
 
     def __init__(self, plans: Sequence[Sequence[PlannedGermination]], name: str = "schedule") -> None:
@@ -37,6 +38,12 @@ class Schedule:
 
     def reset(self, which: Tensor) -> None:
         self._done[which] = False
+
+    def state_dict(self) -> State:
+        return {"done": copied(self._done)}
+
+    def load_state_dict(self, state: State) -> None:
+        self._done = copied(state["done"])
 
     def act(self, view: EnvView) -> Tensor:
         masks, epochs = view.observation.masks, view.history.epoch.tolist()

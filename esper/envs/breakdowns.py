@@ -1,7 +1,7 @@
-"""Hosts that break down: when one has, and what it counts as from then on.
+"""Crashes of hosts: detection, and the score of a crashed host.
 
-One rule for hosts that grow and for their never-grown twins, so that both break down in the same epoch where they are
-trained alike. A number that is not finite costs its own environment the rest of an episode and nobody else anything.
+Growing hosts and their never-grown twins follow the same rule, so that both crash in the same epoch if they are trained
+alike. A number that is not finite ends the episode of its own environment and affects no other.
 
 Axis legend: E = environments.
 """
@@ -18,7 +18,7 @@ from esper.tasks import TaskData
 
 
 class Breakdown(IntEnum):
-    """The number that was not finite first; NONE where all were."""
+    """The first number that was not finite; NONE if all were finite."""
 
     NONE = 0
     TRAINING = 1
@@ -32,15 +32,15 @@ REASONS = (
     "the validation loss was not finite",
     "the reward was not finite",
 )
-"""In words, by :class:`Breakdown`."""
+"""Description of each :class:`Breakdown`."""
 
 
 def breakdowns(training_loss: Tensor, scores: Scores) -> Tensor:
-    """Find the hosts that broke down in an epoch.
+    """Find the hosts that crashed in an epoch.
 
     Args:
         training_loss: ``float [E]``.
-        scores: of the validation after it, ``[E]`` each.
+        scores: scores of the validation after it, ``[E]`` each.
 
     Returns:
         ``int64 [E]``, a :class:`Breakdown`.
@@ -51,14 +51,14 @@ def breakdowns(training_loss: Tensor, scores: Scores) -> Tensor:
 
 
 def guessing(task: TaskData) -> Scores:
-    """Scores of a guess that gives every class the same probability, ``float64 []`` each."""
+    """Return the scores of a guess that gives every class the same probability, ``float64 []`` each."""
     chance = torch.tensor(task.chance_accuracy, dtype=torch.float64)
     loss = torch.tensor(task.random_loss, dtype=torch.float64)
     return Scores(points=100.0 * chance, loss=loss, accuracy=chance)
 
 
 def as_guessing(scores: Scores, broken: Tensor, task: TaskData) -> Scores:
-    """Scores in which broken hosts, ``bool [E]``, and those whose own are not finite count as guessing."""
+    """Replace the scores of crashed hosts, ``bool [E]``, and scores that are not finite, by those of guessing."""
     guess = guessing(task)
     broken = broken | ~(scores.points.isfinite() & scores.loss.isfinite() & scores.accuracy.isfinite())
     return Scores(

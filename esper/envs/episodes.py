@@ -1,4 +1,4 @@
-"""The episode that each environment is in: what it grows, and what has come of it so far.
+"""The current episode of each environment: its instance and its running totals.
 
 Axis legend: E = environments, S = slots.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from esper.blueprints import blueprint_ids
 from esper.envs.instances import Instance, InstancePool
@@ -20,14 +21,14 @@ from esper.tasks import TaskData
 
 
 class Episodes:
-    """Books of E environments, one episode each at a time.
+    """Running totals of E environments, one episode each at a time.
 
     Attributes:
-        instances: what each environment grows; empty before the first draw.
-        numbers: episodes that each has begun.
-        births: modules that were ever put into its host in this one.
-        returns: ``float64 [E]``, discounted unscaled rewards of this one so far.
-        trained: ``float64 [E]``, multiply-adds spent on training in this one so far.
+        instances: instance of each environment; empty before the first draw.
+        numbers: number of episodes that each environment has started.
+        births: number of modules created so far in this episode.
+        returns: ``float64 [E]``, discounted unscaled rewards of this episode so far.
+        trained: ``float64 [E]``, multiply-adds spent on training in this episode so far.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -38,15 +39,15 @@ class Episodes:
         self.trained = torch.zeros(num_envs, dtype=torch.float64)
 
     def begin(self, pool: InstancePool, environments: Sequence[int], run_seed: int, first: int) -> list[Instance]:
-        """New episodes of some environments.
+        """Start new episodes in some environments.
 
         Args:
             pool: instances to draw from.
-            environments: which; all of them at first.
-            run_seed, first: of the draws, see :class:`esper.envs.growth.GrowthEnv`.
+            environments: indices of the environments; all of them at first.
+            run_seed, first: names of the draws, see :class:`esper.envs.growth.GrowthEnv`.
 
         Returns:
-            What they will grow.
+            The instances of the new episodes.
         """
         drawn = [pool.draw(run_seed, first + env, self.numbers[env]) for env in environments]
         if not self.instances:
@@ -59,8 +60,19 @@ class Episodes:
             self.returns[env] = self.trained[env] = 0.0
         return drawn
 
+    def spent(self, host_cost: float, epochs: Tensor, num_epochs: int) -> Tensor:
+        """Return the multiply-adds of this episode beyond those of a host without modules, relative to such a host's
+        whole episode, ``float64 [E]``.
+
+        Args:
+            host_cost: multiply-adds of the host alone for one epoch.
+            epochs: ``int64 [E]``, epochs trained so far.
+            num_epochs: epochs of a whole episode.
+        """
+        return (self.trained - host_cost * epochs) / (host_cost * num_epochs)
+
     def state_dict(self) -> State:
-        """Instances by their position in the pool, and all counts, as tensors ``[E]``."""
+        """Return instances by their position in the pool, and all totals, as tensors ``[E]``."""
         return {
             "instances": torch.tensor([instance.index for instance in self.instances]),
             "numbers": torch.tensor(self.numbers),
@@ -70,7 +82,7 @@ class Episodes:
         }
 
     def load_state_dict(self, state: State, pool: InstancePool) -> None:
-        """Go on in these episodes."""
+        """Restore the episodes."""
         self.instances = [pool[index] for index in state["instances"].tolist()]
         self.numbers, self.births = state["numbers"].tolist(), state["births"].tolist()
         self.returns, self.trained = state["returns"].clone(), state["trained"].clone()
@@ -85,24 +97,28 @@ class Episodes:
         task: TaskData,
         val: Scores,
         test: Scores | None,
+        test_returns: Tensor | None,
         host_cost: float,
         crashed: bool,
         shapley: Sequence[float],
     ) -> EpisodeRecord:
-        """How an environment's episode has ended.
+        """Make the record of an environment's ended episode.
 
         Args:
-            env: which.
-            state: of the slots of all environments.
-            slot_ids: in canonical order.
-            num_epochs: host epochs that it lasted.
-            task: of all hosts.
-            val, test: scores of the final networks, ``[E]`` each; no test where it is not asked for.
-            host_cost: multiply-adds that the host alone takes for an epoch.
-            crashed: whether the host broke down.
-            shapley: points by slot; what is not finite was not measured.
+            env: index of the environment.
+            state: state of the slots of all environments.
+            slot_ids: slot ids in canonical order.
+            num_epochs: length of the episode in host epochs.
+            task: task of all hosts.
+            val, test: scores of the final networks, ``[E]`` each; no test scores unless requested.
+            test_returns: worth of the final networks on test, ``float64 [E]``, undiscounted; not read after a crash,
+                and NaN is not measured.
+            host_cost: multiply-adds of the host alone for one epoch.
+            crashed: true if the host crashed.
+            shapley: points by slot; values that are not finite count as not measured.
         """
         fossilized = state.stage[env] == Stage.FOSSILIZED
+        on_test = None if test_returns is None else float((self.returns if crashed else test_returns)[env])
         return EpisodeRecord(
             environment=env,
             instance=self.instances[env],
@@ -121,6 +137,7 @@ class Episodes:
             num_germinated=self.births[env],
             relative_flops=float(self.trained[env] / (host_cost * num_epochs)),
             crashed=crashed,
+            test_return=on_test if on_test is not None and math.isfinite(on_test) else None,
             shapley={
                 slot_id: points for slot_id, points in zip(slot_ids, shapley, strict=True) if math.isfinite(points)
             },

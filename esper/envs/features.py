@@ -1,23 +1,34 @@
-"""The table of observation features (v3): names, order, ranges. Code, tests and docs read it.
+"""Table of observation features (v3): names, order and ranges, used by code, tests and docs.
 
-Layout: the base features; then those of slot 0, slot 1, …; then, if there are any, the probes of slot 0, slot 1, ….
+Layout: the base features; then those of slot 0, slot 1, …; then, if there are any, the probes of slot 0, slot 1, …;
+then, if it is observed, the price of size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from esper.envs.history import HISTORY
-from esper.growth import STAGE_NAMES
 from esper.growth.actions import OP_NAMES
+from esper.growth.stages import STAGE_NAMES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HISTORY = 5
+"""Epochs of validation that an observation looks back on."""
 
 BOUND = 2.0
-"""No feature leaves [-2, 2]."""
+"""Bound of all features: they stay within [-2, 2]."""
+
+PRICE_SCALE = 4
+"""Doublings of the price that are 1 in the observation."""
+
+MAX_PRICE = 2.0 ** (BOUND * PRICE_SCALE)
+"""Highest price that an observation tells from higher ones, in points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +39,7 @@ class Feature:
         name: slot features are prefixed by ``slot0.``, ``slot1.``, ….
         index: column.
         low, high: range, inclusive.
-        continuous: whether a running normaliser applies; flags, one-hots and enum values stay as they are.
+        continuous: true if a running normaliser applies; flags, one-hots and enum values stay as they are.
     """
 
     name: str
@@ -96,12 +107,14 @@ _SLOT: tuple[_Row, ...] = (
 )
 
 SILENT_STAGES = ("unknown", "dormant", "germinated")
-"""Stages whose column never carries anything; it stays, as the layout is that of the enum.
+"""Stages whose column is always 0 and is kept because the layout follows the enum.
 
-UNKNOWN is what a corrupt record decodes to. A DORMANT slot is empty, and all its features are 0, this one too. A
-GERMINATED module is in TRAINING when it is next seen: gate G1 is faced at the end of its first epoch, and only
-parameters that are not finite keep it back.
+UNKNOWN results from decoding a corrupt record. All features of an empty (DORMANT) slot are 0, this one included. A
+GERMINATED module is in TRAINING at the next observation: gate G1 comes at the end of its first epoch, and only
+parameters that are not finite fail it.
 """
+
+_PRICE: tuple[_Row, ...] = (_value("price", -BOUND, BOUND),)
 
 NUM_BASE_FEATURES = len(_BASE)
 NUM_SLOT_FEATURES = len(_SLOT)
@@ -111,33 +124,47 @@ BASE_LOW, BASE_HIGH = (np.array([row[bound] for row in _BASE], dtype=np.float32)
 SLOT_LOW, SLOT_HIGH = (np.array([row[bound] for row in _SLOT], dtype=np.float32) for bound in (1, 2))
 
 
-def num_features(num_slots: int, num_probes: int = 0) -> int:
-    """D = 31 + (30 + num_probes) S."""
-    return NUM_BASE_FEATURES + (NUM_SLOT_FEATURES + num_probes) * num_slots
+def num_features(num_slots: int, num_probes: int = 0, price: bool = False) -> int:
+    """Return the width of an observation, D."""
+    return NUM_BASE_FEATURES + (NUM_SLOT_FEATURES + num_probes) * num_slots + price * len(_PRICE)
 
 
-def feature_table(num_slots: int, probes: Sequence[str] = ()) -> tuple[Feature, ...]:
-    """Every column in order.
+def feature_table(num_slots: int, probes: Sequence[str] = (), price: bool = False) -> tuple[Feature, ...]:
+    """List every column in order.
 
     Args:
         num_slots: S.
         probes: names of the slot probes.
+        price: true if the price of size is observed.
 
     Raises:
         ValueError: an unknown probe.
     """
-    # Imported here: configuration asks for widths, and must not wait for all that measures.
+    # Imported here: the configuration needs widths without the slow imports.
     from esper.population.probes import chosen_probes
 
     rows = list(_BASE)
     for block in (_SLOT, [_value(name, -BOUND, BOUND) for name in chosen_probes(probes)]):
         rows += [(f"slot{slot}.{row[0]}", *row[1:]) for slot in range(num_slots) for row in block]
+    if price:
+        rows += _PRICE
     return tuple(
         Feature(name=name, index=index, low=low, high=high, continuous=continuous)
         for index, (name, low, high, continuous) in enumerate(rows)
     )
 
 
-def continuous_features(num_slots: int, probes: Sequence[str] = ()) -> Tensor:
-    """``bool [D]``: the columns a running normaliser applies to."""
-    return torch.tensor([feature.continuous for feature in feature_table(num_slots, probes)])
+def feature_kinds(num_slots: int, probes: Sequence[str] = (), price: bool = False) -> Tensor:
+    """Number the features so that those of different slots with one meaning have one number, ``int64 [D]``."""
+    import torch
+
+    numbers: dict[str, int] = {}
+    names = (feature.name.rpartition(".")[2] for feature in feature_table(num_slots, probes, price))
+    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
+
+
+def continuous_features(num_slots: int, probes: Sequence[str] = (), price: bool = False) -> Tensor:
+    """Return the columns that a running normaliser applies to, ``bool [D]``."""
+    import torch  # not above: the configuration needs widths without it
+
+    return torch.tensor([feature.continuous for feature in feature_table(num_slots, probes, price)])

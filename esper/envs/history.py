@@ -1,4 +1,4 @@
-"""What an environment remembers of its host: validation curves, plateau, stability, the last action.
+"""History of each host for observations: validation curves, plateau, stability, the last action.
 
 Axis legend: E = environments, H = the last :data:`HISTORY` epochs, oldest first.
 """
@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from esper.envs.features import HISTORY
 from esper.growth.actions import OP_WAIT
 
-HISTORY = 5
 IMPROVEMENT = 0.01
-"""Share by which val loss must fall below its last low for the plateau clock to start over."""
+"""Share by which val loss must fall below its last low to restart the plateau clock."""
 
 STABLE_CHANGE = (-0.05, 0.03)
 STABLE_EPOCHS = 3
@@ -40,14 +40,15 @@ _FIRST: dict[str, tuple[torch.dtype, tuple[int, ...], float]] = {
 
 @dataclass(slots=True, kw_only=True)
 class HostHistory:
-    """Struct of arrays on the CPU; NaN is "no such epoch yet", a loss that is not finite is kept as infinity.
+    """Arrays of each host's history, on the CPU; NaN means "no such epoch yet", a loss that is not finite is kept as
+    infinity.
 
     Attributes:
         epoch: ``int64 [E]``, trained epochs.
         losses: ``float64 [E, H]``, val loss.
         accuracies: ``float64 [E, H]``, val accuracy in [0, 1].
         best_loss, best_accuracy: ``float64 [E]``.
-        plateau_loss: ``float64 [E]``, the loss that has to be improved upon by :data:`IMPROVEMENT`.
+        plateau_loss: ``float64 [E]``, the loss that must be improved by :data:`IMPROVEMENT`.
         plateau_epochs: ``int64 [E]``, epochs since the last such improvement.
         stable_epochs: ``int64 [E]``, consecutive epochs whose relative loss change lay inside :data:`STABLE_CHANGE`.
         stabilised: ``bool [E]``, latched once there were :data:`STABLE_EPOCHS` of them.
@@ -68,7 +69,7 @@ class HostHistory:
 
     @classmethod
     def empty(cls, num_envs: int) -> HostHistory:
-        """Before the first epoch."""
+        """Return the history before the first epoch."""
         return cls(
             **{
                 name: torch.full((num_envs, *shape), value, dtype=dtype)
@@ -78,7 +79,7 @@ class HostHistory:
 
     @classmethod
     def from_dict(cls, tensors: Mapping[str, Tensor]) -> HostHistory:
-        """Inverse of :meth:`to_dict`; the tensors are copied.
+        """Rebuild from :meth:`to_dict`; the tensors are copied.
 
         Raises:
             ValueError: fields are missing, left over, or of another type.
@@ -92,11 +93,11 @@ class HostHistory:
         return cls(**{name: tensors[name].detach().cpu().clone() for name in _FIRST})
 
     def to_dict(self) -> dict[str, Tensor]:
-        """Copies of all fields by name."""
+        """Copy all fields by name."""
         return {name: getattr(self, name).clone() for name in _FIRST}
 
     def reset(self, which: Tensor) -> None:
-        """Forget everything about some environments, ``which: bool [E]``."""
+        """Clear the history of the environments ``which: bool [E]``."""
         for name, (_, shape, value) in _FIRST.items():
             setattr(self, name, getattr(self, name).masked_fill(which.view(-1, *(1 for _ in shape)), value))
 
@@ -129,7 +130,7 @@ class HostHistory:
         )
 
     def record_action(self, op: Tensor, success: Tensor) -> None:
-        """Remember the last op, ``int64 [E]``, and whether it took effect, ``bool [E]``."""
+        """Record the last op, ``int64 [E]``, and whether it took effect, ``bool [E]``."""
         self._update(last_op=op.clone(), last_success=success.clone())
 
     def _update(self, **values: Tensor) -> None:

@@ -1,12 +1,13 @@
-"""What a controller sees: one row of numbers per environment (v3), blueprint indices and masks.
+"""Observations of a controller: one row of numbers per environment (v3), blueprint indices and masks.
 
 Axis legend: E = environments, S = slots, D = features (:mod:`esper.envs.features`), F = features of a slot.
 
-The arithmetic is numpy's, on the tensors' own memory: for arrays this small its calls cost a third of torch's.
+The arithmetic uses numpy on the tensors' own memory: for arrays this small its calls cost a third of torch's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -20,14 +21,17 @@ from esper.envs.features import (
     BASE_INDEX,
     BASE_LOW,
     BOUND,
+    HISTORY,
     NUM_BASE_FEATURES,
     NUM_SLOT_FEATURES,
+    PRICE_SCALE,
     SLOT_HIGH,
     SLOT_INDEX,
     SLOT_LOW,
     num_features,
 )
-from esper.envs.history import HISTORY, HostHistory
+from esper.envs.history import HostHistory
+from esper.envs.scale_free import rescale_base, rescale_probes, rescale_slots
 from esper.growth import NUM_STAGES, AlphaMode, SlotState, Stage
 from esper.growth.actions import NUM_OPS, ActionMasks, BlendAlgorithm
 
@@ -44,12 +48,12 @@ _OP_ROWS = np.eye(NUM_OPS, dtype=np.float32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Everything a controller may know at one step.
+    """Observation of one step.
 
     Attributes:
         features: ``float32 [E, D]`` in [-2, 2].
         blueprint_index: ``int64 [E, S]``, -1 where there is no module.
-        masks: what is legal now.
+        masks: legal choices.
     """
 
     features: Tensor
@@ -57,10 +61,10 @@ class Observation:
     masks: ActionMasks
 
     def to(self, device: torch.device) -> Observation:
-        """The observation on another device."""
+        """Copy the observation from the CPU to a device, without waiting for it."""
         return Observation(
-            features=self.features.to(device),
-            blueprint_index=self.blueprint_index.to(device),
+            features=self.features.to(device, non_blocking=True),
+            blueprint_index=self.blueprint_index.to(device, non_blocking=True),
             masks=self.masks.to(device),
         )
 
@@ -72,25 +76,31 @@ def observe(
     num_epochs: int,
     param_budget: Tensor,
     min_training_epochs: int,
+    contribution_decay: float,
     probes: Tensor | None = None,
-    contribution_decay: float = 0.995,
+    rents: Tensor | None = None,
+    scale_free: bool = False,
+    slot_probes: Sequence[str] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Features of all environments.
+    """Compute the features of all environments.
 
     Args:
         num_epochs: length of an episode in host epochs.
         param_budget: ``[E]``, added parameters at which that feature is 1; at least 1.
-        min_training_epochs: of the growth rules: the dwell clock of modules in TRAINING counts down from it.
-        probes: ``float [E, S, num_probes]``, evidence about the host at each place, or ``None`` for none. Clipped to
-            [-2, 2]; 0 where not measured (NaN).
-        contribution_decay: freshness lost per epoch since a contribution was measured.
+        min_training_epochs: dwell time of modules in TRAINING, from which a feature counts down.
+        contribution_decay: factor on freshness per epoch since a contribution was measured.
+        probes: ``float [E, S, num_probes]``, slot probes; ``None`` if they are not observed. Clipped to [-2, 2]; 0
+            where not measured (NaN).
+        rents: ``float64 [E]``, points that doubling the host must earn; ``None`` if the price is not observed.
+        scale_free: leave out the scale of losses, gradients and epochs (:mod:`esper.envs.scale_free`).
+        slot_probes: names of the probes, for ``scale_free``.
 
     Returns:
         ``float32 [E, D]`` and ``int64 [E, S]``, sharing nothing with the arguments.
     """
     num_envs, num_slots = state.stage.shape
     num_probes = 0 if probes is None else probes.shape[-1]
-    features = torch.empty(num_envs, num_features(num_slots, num_probes))
+    features = torch.empty(num_envs, num_features(num_slots, num_probes, rents is not None))
     rows: Array = features.numpy()
     base, rest = rows[:, :NUM_BASE_FEATURES], rows[:, NUM_BASE_FEATURES:]
     width = NUM_SLOT_FEATURES * num_slots
@@ -98,24 +108,33 @@ def observe(
     with np.errstate(all="ignore"):  # NaN is "not measured" and infinity saturates
         _write_slots(slots, state, num_epochs, min_training_epochs, contribution_decay)
         _write_base(base, slots, history, state, num_epochs, param_budget)
+        if scale_free:
+            rescale_slots(slots, state, num_epochs, contribution_decay)
+            rescale_base(base, history, num_epochs)
         _bound(slots, SLOT_LOW, SLOT_HIGH)
         _bound(base, BASE_LOW, BASE_HIGH)
         slots[state.stage.numpy() == Stage.DORMANT] = 0
         if probes is not None:
-            rest[:, width:] = probes.reshape(num_envs, -1).numpy()
-            _bound(rest[:, width:], -BOUND, BOUND)
+            measured = rest[:, width : width + num_slots * num_probes]
+            measured[...] = probes.reshape(num_envs, -1).numpy()
+            if scale_free:
+                rescale_probes(measured.reshape(num_envs, num_slots, num_probes), slot_probes)
+            _bound(measured, -BOUND, BOUND)
+        if rents is not None:
+            rest[:, -1] = np.log2(rents.numpy()) / PRICE_SCALE
+            _bound(rest[:, -1], -BOUND, BOUND)
     return features, state.blueprint.clone()
 
 
 def _bound(values: Array, low: Array | float, high: Array | float) -> None:
-    """In place: 0 for NaN, then clipped to the range."""
+    """Replace NaN by 0 and clip to the range, in place."""
     np.copyto(values, 0, where=np.isnan(values))
     np.maximum(values, low, out=values)
     np.minimum(values, high, out=values)
 
 
 def _discrete_table() -> Array:
-    """Flags, one-hots and enum values of a slot by stage, mode and algorithm, ``float32 [10, 3, 3, F]``."""
+    """Return flags, one-hots and enum values of a slot by stage, mode and algorithm, ``float32 [10, 3, 3, F]``."""
     table = np.zeros((NUM_STAGES, len(AlphaMode), len(BlendAlgorithm), NUM_SLOT_FEATURES), dtype=np.float32)
     table[..., SLOT_INDEX["occupied"]] = 1
     for stage in Stage:
@@ -131,7 +150,7 @@ _DISCRETE = _discrete_table()
 
 
 def _write_slots(out: Array, state: SlotState, num_epochs: int, min_training_epochs: int, decay: float) -> None:
-    """Fill ``out: float32 [E, S, F]``, neither clipped nor emptied yet."""
+    """Fill ``out: float32 [E, S, F]``, before clipping and before empty slots are zeroed."""
     at = SLOT_INDEX
     stage = state.stage.numpy()
     out[...] = _DISCRETE[stage, state.alpha_mode.numpy(), state.algorithm.numpy()]
@@ -165,14 +184,16 @@ def _write_slots(out: Array, state: SlotState, num_epochs: int, min_training_epo
 
 
 def _points(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Contributions run from tenths of a point to 70 points: symmetric log scale, 1 at 10 points."""
+    """Scale contributions, which range from tenths of a point to 70 points, on a symmetric log scale, 1 at 10
+    points.
+    """
     return np.copysign(np.log1p(np.abs(points)) / LOSS_SCALE, points)
 
 
 def _write_base(
     out: Array, slots: Array, history: HostHistory, state: SlotState, num_epochs: int, param_budget: Tensor
 ) -> None:
-    """Fill ``out: float32 [E, 31]``, not clipped yet; ``slots`` holds the discrete slot features."""
+    """Fill ``out: float32 [E, 31]``, before clipping; ``slots`` holds the discrete slot features."""
     at = BASE_INDEX
     num_slots = slots.shape[1]
     losses, accuracies = history.losses.numpy(), history.accuracies.numpy()
@@ -197,4 +218,4 @@ def _write_base(
     stages = slots[..., training : holding + 1]  # TRAINING, BLENDING, HOLDING
     out[:, at["training_share"] : at["holding_share"] + 1] = np.add.reduce(stages, axis=1) / num_slots
     out[:, at["last_success"]] = history.last_success.numpy()
-    out[:, at["last_op_wait"] :] = _OP_ROWS[history.last_op.numpy()]
+    out[:, at["last_op_wait"] : at["last_op_wait"] + NUM_OPS] = _OP_ROWS[history.last_op.numpy()]

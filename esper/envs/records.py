@@ -1,4 +1,4 @@
-"""What the growth environment takes and gives: plain numbers in, records of steps and episodes out.
+"""Records of the growth environment: its settings, steps and episodes.
 
 Axis legend: E = environments, S = slots.
 """
@@ -14,73 +14,83 @@ from torch import Tensor
 from esper.envs.history import HostHistory
 from esper.envs.instances import Instance
 from esper.envs.observations import Observation
-from esper.growth import Applied, SlotState, Transitions
-from esper.population import PROBE_NAMES
+from esper.growth import Applied, Incubation, SlotState, Transitions
+from esper.runtime.options import Rent
 
 PlantedModule: TypeAlias = tuple[int, int]
-"""Slot and blueprint of a module that is there from the start."""
+"""Slot and blueprint of a module that is part of the host from the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSettings:
-    """Plain numbers of the environment.
+    """Numeric settings of the environment.
 
     Attributes:
         incubation: ``auxiliary`` or ``straight_through``.
+        incubate_every: training steps from one in which developing modules learn to the next.
         isolate_until_fossilized: keep gradients through blended modules out of the host until they are FOSSILIZED.
         contributions_every: epochs between measurements of contributions and previews.
         pairs_every: epochs between measurements of pair interactions of three modules or more; 0 is never.
-        shapley_permutations: orders over which Shapley values are taken at the end of an episode; 0 is never.
-        max_configurations: most configurations that pairs or Shapley values may ask for, per environment.
+        shapley_permutations: orders averaged into Shapley values at the end of an episode; 0 is never.
+        max_configurations: largest number of configurations for pairs or Shapley values, per environment.
         gamma: discount under which rewards telescope.
-        rent_weight, rent_kind: see :func:`esper.envs.rewards.rent`.
+        rent_weight, rent_kind: see :func:`esper.envs.rewards.rent`; an instance may have a weight of its own.
+        compute_weight: points for training FLOPs; see :func:`esper.envs.rewards.compute_component`.
         stage_shaping: points per stage of the furthest module; see :func:`esper.envs.rewards.furthest_stage`.
         crash_penalty: points.
         reward_scale: fixed factor on rewards.
         param_budget: added parameters, as a multiple of the host's, at which that feature is 1.
-        slot_probes: which slot probes observations end with.
-        contribution_decay: freshness lost per epoch since a contribution was measured.
+        slot_probes: slot probes at the end of observations.
+        price: observe the price of size, after the slot probes.
+        scale_free: observe losses, gradients and times without their scale.
+        contribution_decay: factor on freshness per epoch since a contribution was measured.
     """
 
-    incubation: str = "auxiliary"
-    isolate_until_fossilized: bool = False
-    contributions_every: int = 1
-    pairs_every: int = 5
-    shapley_permutations: int = 0
-    max_configurations: int = 64
-    gamma: float = 1.0
-    rent_weight: float = 3.0
-    rent_kind: str = "linear"
-    stage_shaping: float = 0.0
-    crash_penalty: float = 10.0
-    reward_scale: float = 0.1
-    param_budget: float = 4.0
-    slot_probes: tuple[str, ...] = PROBE_NAMES
-    contribution_decay: float = 0.995
+    incubation: Incubation
+    incubate_every: int
+    isolate_until_fossilized: bool
+    contributions_every: int
+    pairs_every: int
+    shapley_permutations: int
+    max_configurations: int
+    gamma: float
+    rent_weight: float
+    rent_kind: Rent
+    compute_weight: float
+    stage_shaping: float
+    crash_penalty: float
+    reward_scale: float
+    param_budget: float
+    slot_probes: tuple[str, ...]
+    price: bool
+    scale_free: bool
+    contribution_decay: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRecord:
-    """How an episode ended.
+    """Record of an ended episode.
 
     Attributes:
-        environment: which.
-        instance: what it grew.
-        num_epochs: host epochs that it lasted.
+        environment: index of the environment.
+        instance: instance that was grown.
+        num_epochs: length in host epochs.
         episode_return: sum of unscaled rewards discounted by gamma, in points.
-        val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless asked
-            for.
-        val_bits, test_bits: its loss in bits per byte, ``None`` where the task is not text.
-        added_parameters: of the FOSSILIZED modules.
-        num_fossilized: how many.
+        val_accuracy, test_accuracy: of the final network, only FOSSILIZED modules on; test is ``None`` unless
+            requested.
+        val_bits, test_bits: the final network's loss in bits per byte, ``None`` unless the task is text.
+        added_parameters: parameters of the FOSSILIZED modules.
+        num_fossilized: number of FOSSILIZED modules.
         kept: slot id and blueprint of each FOSSILIZED module, in canonical order of slots.
-        num_germinated: modules that were ever put into the host, planted ones included.
+        num_germinated: number of modules ever created in the host, planted ones included.
         relative_flops: multiply-adds spent on training host and modules
-            (:func:`esper.population.training_multiply_adds`), as a multiple of what the host alone takes for as many
-            epochs.
-        crashed: the host broke down (:mod:`esper.envs.breakdowns`), and counts as guessing.
-        shapley: points that each module is worth in the host as it stands at the end, by slot id; empty if not asked
-            for. They sum to the score with all modules on minus that of the bare host.
+            (:func:`esper.population.training_multiply_adds`), relative to the host alone for as many epochs.
+        test_return: return if scores were those of test images; that on val images where the host crashed; ``None``
+            unless test is requested, for reward families that compare a host with itself, and where the twin comes
+            from an older checkpoint.
+        crashed: true if the host crashed (:mod:`esper.envs.breakdowns`), and is scored as guessing.
+        shapley: Shapley values in points of the modules in the final host, by slot id; empty unless requested. They sum
+            to the score with all modules on minus that of the bare host.
     """
 
     environment: int
@@ -98,11 +108,12 @@ class EpisodeRecord:
     relative_flops: float
     crashed: bool
     shapley: Mapping[str, float]
+    test_return: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One step of all environments.
+    """Result of one step of all environments.
 
     Attributes:
         observation: the true next one, before any reset.
@@ -111,15 +122,15 @@ class StepResult:
         terminated: ``bool [E]``, the episode is over (its last epoch, or a crash). A full episode is a terminal state,
             so nothing is ever truncated.
         stages_before: ``int64 [E, S]`` before the action.
-        blueprints: ``int64 [E, S]`` that the slot held before or after the action, -1 for none.
-        applied, transitions: what the action and the rules did.
+        blueprints: ``int64 [E, S]`` in the slot before or after the action, -1 for none.
+        applied, transitions: effects of the action and of the rules.
         epochs: ``int64 [E]``, host epoch just trained, from 1.
         accuracy: ``float64 [E]`` val accuracy at the present alphas.
-        breakdown: ``int64 [E]``, a :class:`~esper.envs.breakdowns.Breakdown`: why hosts crashed in this epoch.
+        breakdown: ``int64 [E]``, a :class:`~esper.envs.breakdowns.Breakdown`: cause of crashes in this epoch.
         episodes: records of the episodes that ended.
         host_seconds: time spent training and validating hosts.
         skipped_steps: optimizer steps of hosts and modules that fp16 loss scaling skipped.
-        non_finite: hosts and modules that had a gradient that was not finite.
+        non_finite: number of hosts and modules with a gradient that was not finite.
     """
 
     observation: Observation
@@ -141,12 +152,13 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvView:
-    """What a controller may look at. The state is the environment's own: read only.
+    """Everything that a controller may read: the environment's own tensors, which it must not change.
 
     Attributes:
-        observation, state, history: of all environments.
-        slot_ids: in canonical order.
-        slot_probes: names of the slot probes that observations end with.
+        observation, state, history: features, slots and histories of the hosts, of all E environments.
+        slot_ids: slot ids in canonical order.
+        slot_probes: names of the slot probes in observations.
+        rents: ``float64 [E]``, points that doubling each host must earn; ``None`` if the price is not observed.
     """
 
     observation: Observation
@@ -154,3 +166,4 @@ class EnvView:
     history: HostHistory
     slot_ids: tuple[str, ...]
     slot_probes: tuple[str, ...]
+    rents: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Pays E environments for an epoch: their hosts' scores against those of their never-grown twins, less rent.
+"""Rewards of E environments for an epoch: scores of their hosts minus those of their never-grown twins, minus rent.
 
 Axis legend: E = environments.
 """
@@ -20,6 +20,7 @@ from esper.envs.rewards import (
     RewardFamily,
     RewardInputs,
     charged_parameters,
+    compute_component,
     furthest_stage,
     rent,
     total,
@@ -31,16 +32,19 @@ from esper.runtime.state import State, plain_fields
 from esper.runtime.user_code import UsersCodeError, is_ours, named, of_the_user
 from esper.tasks import TaskData
 
+COMPUTE = "compute"
+"""Name of the component that charges training FLOPs; it exists only where they have a price."""
+
 
 class Rewarder:
-    """Turns measurements into reward components, and keeps what the next reward needs to know of the past.
+    """Conversion of measurements to reward components, with the past values that the next reward needs.
 
     Args:
         num_envs: E.
-        task: says what guessing scores.
+        task: task, which determines the score of guessing.
         twins: curves of never-grown twins, or ``None`` for B = 0.
         family: reward family.
-        settings: rent, shaping and discount.
+        settings: growth of rent, shaping and discount.
     """
 
     def __init__(
@@ -52,7 +56,9 @@ class Rewarder:
         self.potential = Potential.start(num_envs)
 
     def reset(self, which: Tensor, instances: Sequence[Instance]) -> None:
-        """New episodes in some environments, ``which: bool [E]``, of these instances: their twins must be known."""
+        """Start new episodes with these instances, whose twins must be known, in the environments ``which: bool
+        [E]``.
+        """
         if self.twins is not None:
             self.twins.require(instances)
         self.potential = self.potential.reset(which)
@@ -62,26 +68,31 @@ class Rewarder:
         valuation: Valuation,
         state: SlotState,
         host_parameters: Tensor,
+        rents: Tensor,
         instances: Sequence[Instance],
         epoch: Tensor,
         num_epochs: int,
         *,
         breakdown: Tensor,
+        spent: tuple[Tensor, Tensor],
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Components of the reward for one epoch.
+        """Compute the components of the reward for one epoch.
 
         Args:
-            valuation: what was measured after it.
-            state: of the slots.
+            valuation: measurements after it.
+            state: state of the slots.
             host_parameters: ``int64 [E]``.
-            instances: what each environment grows.
+            rents: ``float64 [E]``, points that doubling each host must earn.
+            instances: instance of each environment.
             epoch: ``int64 [E]``, number of the epoch in its episode.
-            num_epochs: that an episode has.
-            breakdown: ``int64 [E]``, a :class:`Breakdown`: how the host broke down in this epoch, if it did.
+            num_epochs: epochs of an episode.
+            breakdown: ``int64 [E]``, a :class:`Breakdown`: cause of a crash in this epoch, if any.
+            spent: ``float64 [E]`` each, training FLOPs beyond the twin's before and after this epoch, as for
+                :func:`compute_component`.
 
         Returns:
-            Points ``float64 [E]`` by name of component, finite, and breakdowns ``int64 [E]``: those given, and those of
-            hosts that could not be paid because what they would be paid is not finite.
+            Points ``float64 [E]`` by name of component, finite, and breakdowns ``int64 [E]``: the given ones, and
+            those of hosts whose reward would not be finite.
         """
         settings = self.settings
         acting, kept = charged_parameters(state)
@@ -90,27 +101,56 @@ class Rewarder:
             score=self._score(valuation.scores),
             twin=twin,
             off=self._score(valuation.off),
-            rent=rent(acting, host_parameters, settings.rent_weight, settings.rent_kind),
+            rent=rent(acting, host_parameters, rents, settings.rent_kind),
             stage=settings.stage_shaping * furthest_stage(state),
             ended=epoch + 1 >= num_epochs,
             crashed=breakdown != Breakdown.NONE,
             final_score=self._score(valuation.kept),
             final_twin=final_twin,
             twin_crashed=twin_crashed,
-            final_rent=rent(kept, host_parameters, settings.rent_weight, settings.rent_kind),
+            final_rent=rent(kept, host_parameters, rents, settings.rent_kind),
             chance_score=self._score(self._guess),
         )
         potential, components = self._step(inputs)
-        # With every module off, or all but the kept ones, a host may break down that does not as it stands.
+        # With every module off, or all but the kept ones, the host may give numbers that are not finite.
         unpaid = ~(settings.reward_scale * total(components)).float().isfinite()
         if unpaid.any():
             breakdown = torch.where(unpaid & ~inputs.crashed, int(Breakdown.REWARD), breakdown)
             potential, components = self._step(replace(inputs, crashed=inputs.crashed | unpaid))
-            # Whatever a reward family of the user's makes of a crash, it stays with the environment.
+            # A user's reward family may return anything for a crash; it affects this environment only.
             components = {name: torch.where(value.isfinite(), value, 0.0) for name, value in components.items()}
             potential = potential.reset(unpaid)
         self.potential = potential
+        if settings.compute_weight:
+            over = inputs.ended | (breakdown != Breakdown.NONE)
+            components[COMPUTE] = compute_component(*spent, over, weight=settings.compute_weight, gamma=settings.gamma)
         return components, breakdown
+
+    def test_returns(
+        self,
+        tested: Scores,
+        state: SlotState,
+        host_parameters: Tensor,
+        rents: Tensor,
+        instances: Sequence[Instance],
+        spent: Tensor,
+    ) -> Tensor | None:
+        """Compute the worth of final networks on test images, ``float64 [E]``: what the value of an episode is on val.
+
+        ``None`` for families that compare a host with itself, which is not done on test.
+
+        Args:
+            tested: scores with only FOSSILIZED modules on.
+            state, host_parameters, rents, instances: as for :meth:`pay`.
+            spent: ``float64 [E]``, training FLOPs beyond the twin's in the whole episode, as for
+                :func:`compute_component`.
+        """
+        if self.family.reads_off:
+            return None
+        _, kept = charged_parameters(state)
+        twin = 0.0 if self.twins is None else self._score(self.twins.tested(instances))
+        worth = self._score(tested) - twin - rent(kept, host_parameters, rents, self.settings.rent_kind)
+        return worth - self.settings.compute_weight * spent if self.settings.compute_weight else worth
 
     def _step(self, inputs: RewardInputs) -> tuple[Potential, dict[str, Tensor]]:
         settings = self.settings
@@ -121,44 +161,43 @@ class Rewarder:
         with of_the_user(what):
             paid = step(self.potential, inputs)
         check_paid(what, paid, len(inputs.rent))
+        if settings.compute_weight and COMPUTE in paid[1]:
+            raise UsersCodeError(f"{what}: the component {COMPUTE!r} is that of reward.compute_weight: rename yours")
         return paid
 
     def _score(self, scores: Scores) -> Tensor:
-        return self._scored(scores.points, scores.loss)
-
-    def _scored(self, points: Tensor, loss: Tensor) -> Tensor:
         if is_ours(self.family.score):
-            return self.family.score(points / 100.0, loss, self._guess.loss)
+            return self.family.score(scores, self._guess)
         what = f"reward.family: score of {named(self.family.score)}"
         with of_the_user(what):
-            score = self.family.score(points / 100.0, loss, self._guess.loss)
-        check_per_environment(what, score, len(loss))
+            score = self.family.score(scores, self._guess)
+        check_per_environment(what, score, len(scores.loss))
         return score
 
     def _twin_scores(
         self, instances: Sequence[Instance], epoch: Tensor, num_epochs: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the twins: scores after this epoch and after their last one, and which broke down; zeros without twins."""
+        """Return the twins' scores after this epoch and after their last one, and which crashed; zeros without
+        twins.
+        """
         if self.twins is None:
             nothing = torch.zeros_like(self._guess.loss)
             return nothing, nothing, nothing.bool()
-        both = []
-        for epochs in (epoch.tolist(), [num_epochs - 1] * len(instances)):
-            points, loss = self.twins.after(instances, epochs)
-            both.append(self._scored(points, loss))
-        return both[0], both[1], torch.tensor([self.twins[instance].crashed for instance in instances])
+        now, last = epoch.tolist(), [num_epochs - 1] * len(instances)
+        scores, final = (self._score(self.twins.after(instances, epochs)) for epochs in (now, last))
+        return scores, final, torch.tensor([self.twins[instance].crashed for instance in instances])
 
     def state_dict(self) -> State:
-        """The potential, a leading environment axis each."""
+        """Return the potential, each part with a leading environment axis."""
         return plain_fields(self.potential)
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from there."""
+        """Restore the potential."""
         self.potential = Potential(**state)
 
 
 def check_paid(what: str, paid: object, num_envs: int) -> None:
-    """Refuse what is no potential and no components of all environments.
+    """Refuse a result of a user's reward that is not a potential and components for all environments.
 
     Raises:
         UsersCodeError: begins with ``what``.
@@ -175,7 +214,7 @@ def check_paid(what: str, paid: object, num_envs: int) -> None:
 
 
 def check_per_environment(what: str, value: object, num_envs: int) -> None:
-    """Refuse what is no number for each environment; errors as for :func:`check_paid`."""
+    """Refuse a value that is not one number per environment; errors as for :func:`check_paid`."""
     if not isinstance(value, Tensor):
         raise UsersCodeError(f"{what} must be a tensor float [{num_envs}], not a {type(value).__name__}")
     if not value.is_floating_point() or list(value.shape) != [num_envs] or value.device.type != "cpu":

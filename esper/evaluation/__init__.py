@@ -1,1 +1,1 @@
-"""Judging controllers: the same held-out hosts for all, tables over run seeds, and fairly tuned rivals."""
+"""Evaluation of controllers: the same held-out hosts for all, tables over run seeds, and fairly tuned rivals."""

@@ -1,4 +1,4 @@
-"""Controllers side by side on the same held-out hosts, policy frozen.
+"""Episodes of several controllers on the same held-out hosts, with the policy frozen.
 
 Axis legend: E = environments (one held-out host each).
 """
@@ -13,47 +13,50 @@ import torch
 from torch import Tensor
 
 from esper.config.errors import RunError
-from esper.controllers import CONTROLLERS, TUNED, Controller, ControllerContext, Static, Tuning, build_controller
+from esper.controllers import Controller, ControllerContext, Static, Tuning, build_controller, is_users, tunables
 from esper.controllers.guarded import decide, start_anew
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
 from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
-from esper.experiment.build import Laboratory
-from esper.growth.actions import OP_NAMES, OP_WAIT
+from esper.experiment.build import Experiment
+from esper.growth.actions import OP_NAMES
 from esper.policy import GrowthPolicy, Normaliser
+from esper.runtime.controller_names import LEARNED, RANDOM, SCHEDULE, SCHEDULE_BEST, SCHEDULE_PER_FAMILY
 from esper.runtime.rng import derive_seed
-from esper.runtime.user_code import is_ours
 from esper.telemetry.counters import OpCounts
 from esper.telemetry.recording import TimelineRecorder
-from esper.telemetry.summary import ControllerSummary, Mean, mean_sem
 from esper.telemetry.timeline import EpisodeTimeline
 
 Progress = Callable[[str, int, int], None]
 
 RUN_SEED = 0
-"""Of every evaluation: all controllers, and those of all runs, meet the same hosts in the same order."""
+"""Run seed of every evaluation: all controllers, and those of all runs, meet the same hosts in the same order."""
 
 ENOUGH_DECISIONS = 32
-"""Decisions after which a random controller has germinated: it misses each chance with probability 1/2 at most."""
+"""Number of decisions by which a random controller must have germinated: it misses each chance with probability 1/2 at
+most.
+"""
 
 
 class NeverGrewError(RunError):
-    """A control that is there to grow germinated nothing on any held-out host: comparing with it would flatter."""
+    """A control that should grow germinated nothing on any held-out host, so that a comparison with it would
+    mislead.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One controller on all held-out hosts.
+    """Results of one controller that has played every held-out host once.
 
     Attributes:
-        name: the controller.
+        name: name of the controller.
         episodes: one record per host, in the order of environments and ranks.
-        ops: what it did.
-        wall_seconds: that playing all of them took, on the slowest rank.
-        timeline: one of its episodes: the first in which something was kept, else the first that did not crash, else
-            the first, up to its crash.
+        ops: counts of its ops.
+        wall_seconds: seconds of playing all of them, on the slowest rank.
+        timeline: one of its episodes: the first with a kept module, else the first without a crash, else the first, up
+            to its crash.
     """
 
     name: str
@@ -64,7 +67,7 @@ class Outcome:
 
     @classmethod
     def merged(cls, parts: Sequence[Outcome]) -> Outcome:
-        """All ranks' shares of the held-out hosts together."""
+        """Merge all ranks' shares of the held-out hosts."""
         whole = [part for part in parts if not all(episode.crashed for episode in part.episodes)]
         keeping = [part for part in whole if any(e.num_fossilized and not e.crashed for e in part.episodes)]
         return cls(
@@ -76,34 +79,12 @@ class Outcome:
         )
 
     def returns(self) -> Tensor:
-        """``float64 [E]`` unscaled returns."""
+        """Return the unscaled returns, ``float64 [E]``."""
         return torch.tensor([episode.episode_return for episode in self.episodes], dtype=torch.float64)
-
-    def summary(self) -> ControllerSummary:
-        """Row of the closing table."""
-
-        def column(values: Sequence[float]) -> Mean | None:
-            return mean_sem(torch.tensor(values, dtype=torch.float64))
-
-        share = self.ops.choice_share()
-        return ControllerSummary(
-            name=self.name,
-            num_hosts=len(self.episodes),
-            episode_return=mean_sem(self.returns()),
-            val_accuracy=column([episode.val_accuracy for episode in self.episodes]),
-            test_accuracy=column(
-                [episode.test_accuracy for episode in self.episodes if episode.test_accuracy is not None]
-            ),
-            val_bits=column([episode.val_bits for episode in self.episodes if episode.val_bits is not None]),
-            test_bits=column([episode.test_bits for episode in self.episodes if episode.test_bits is not None]),
-            added_parameters=column([episode.added_parameters for episode in self.episodes]),
-            wait_share=None if share is None else Mean(float(share[OP_WAIT]), None),
-            num_fossilized=column([episode.num_fossilized for episode in self.episodes]),
-        )
 
 
 def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], None]) -> Outcome:
-    """One episode of every environment under a controller.
+    """Play one episode in every environment under a controller.
 
     An environment whose host crashes starts another episode, which is not counted.
     """
@@ -137,7 +118,7 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
 
 
 def _start(controller: Controller, env: GrowthEnv, which: Tensor) -> Observation:
-    """Begin the episodes of some environments, ``which: bool [E]``; a static network has its modules at once."""
+    """Start episodes in the environments ``which: bool [E]``; plant the modules of a static network."""
     observation = env.reset(which)
     start_anew(controller, which)
     if isinstance(controller, Static):
@@ -146,43 +127,47 @@ def _start(controller: Controller, env: GrowthEnv, which: Tensor) -> Observation
 
 
 def compare(
-    laboratory: Laboratory,
+    experiment: Experiment,
     policy: GrowthPolicy,
     normaliser: Normaliser,
     twins: TwinCache | None,
     progress: Progress,
     tuning: Tuning | None = None,
+    learned: Callable[[GrowthEnv, Outcome], None] | None = None,
 ) -> list[Outcome]:
-    """Every configured controller on the same held-out instances, spread over the ranks.
+    """Play every configured controller on the same held-out instances, spread over the ranks.
 
     Args:
-        laboratory: names the controllers and the number of hosts.
-        policy, normaliser: of the learned controller.
+        experiment: names the controllers and the number of hosts.
+        policy, normaliser: parts of the learned controller.
         twins: curves of never-grown twins.
         progress: called with (controller, done, total).
-        tuning: parameters of the controls that need some.
+        tuning: parameters of tuned controls.
+        learned: called with this rank's hosts after the learned controller has played on them.
 
     Returns:
-        What all ranks found, on the first one, in the order in which controllers are named; nothing on the others.
+        Results of all ranks on the first one, in the configured order of controllers; an empty list on the others.
 
     Raises:
-        ValueError: a controller needs what is not there.
-        NeverGrewError: a control that is there to grow did not.
+        ValueError: an ingredient of a controller is missing.
+        NeverGrewError: a control that should grow did not.
     """
-    evaluation, ranks = laboratory.config.evaluation, laboratory.ranks
-    pool = laboratory.pool("held_out", evaluation.num_hosts)
-    share = laboratory.share(evaluation.num_hosts)
+    evaluation, ranks = experiment.config.evaluation, experiment.ranks
+    pool = experiment.pool(evaluation.split, evaluation.num_hosts)
+    share = experiment.share(evaluation.num_hosts)
     if twins is not None:
         twins.require_together(pool, ranks)
-    context = _context(laboratory, pool, policy, normaliser, tuning)
+    context = _context(experiment, pool, policy, normaliser, tuning)
     outcomes: dict[str, Outcome] = {}
-    # The learned controller first: static_final trains what it ended with.
-    for name in sorted(evaluation.controllers, key=lambda name: name != "learned"):
-        env = laboratory.env(share, pool, twins, run_seed=RUN_SEED, measure_test=True)
+    # The learned controller first, because static_final trains its final networks.
+    for name in sorted(evaluation.controllers, key=lambda name: name != LEARNED):
+        env = experiment.env(share, pool, twins, run_seed=RUN_SEED, measure_test=True)
         controller = build_controller(name, context)
         own = play(controller, env, lambda done, of, name=name: progress(name, done, of))  # type: ignore[misc]
-        if name == "learned":
+        if name == LEARNED:
             context = replace(context, learned_kept=[episode.kept for episode in own.episodes])
+            if learned is not None:
+                learned(env, own)
         # On every rank, so that all fail together.
         germinated = sum(episode.num_germinated for episode in own.episodes)
         counts, ops = zip(*ranks.all_gather((germinated, own.ops)), strict=True)
@@ -194,56 +179,55 @@ def compare(
 
 
 def _context(
-    laboratory: Laboratory, pool: InstancePool, policy: GrowthPolicy, normaliser: Normaliser, tuning: Tuning | None
+    experiment: Experiment, pool: InstancePool, policy: GrowthPolicy, normaliser: Normaliser, tuning: Tuning | None
 ) -> ControllerContext:
-    """Parts that controllers are built from, for this rank's share of the held-out hosts."""
-    evaluation = laboratory.config.evaluation
-    share = laboratory.share(evaluation.num_hosts)
+    """Collect the ingredients of controllers, for this rank's share of the held-out hosts."""
+    evaluation = experiment.config.evaluation
+    share = experiment.share(evaluation.num_hosts)
     return ControllerContext(
         num_envs=len(share),
-        slot_ids=laboratory.slot_ids,
-        compatible=laboratory.compatible,
-        max_seeds=laboratory.max_seeds,
-        seed=derive_seed("evaluation", laboratory.config.seed, laboratory.ranks.rank),
-        schedule=laboratory.schedule(),
+        space=experiment.space,
+        seed=derive_seed("evaluation", experiment.config.seed, experiment.ranks.rank),
+        schedule=experiment.schedule(),
         policy=policy,
         normaliser=normaliser,
         deterministic=evaluation.deterministic,
+        greedy=evaluation.greedy,
         families=[pool.draw(RUN_SEED, number, 0).family for number in share],
         tuning=tuning,
     )
 
 
-def try_own_controllers(laboratory: Laboratory, names: Sequence[str]) -> None:
-    """Build the controllers that users have added, to know before a run whether they can be built after it.
+def try_own_controllers(experiment: Experiment, names: Sequence[str]) -> None:
+    """Build the controllers that users have registered, to find errors before a run rather than after it.
 
     Raises:
-        ValueError: one cannot.
+        ValueError: one cannot be built.
     """
-    own = [name for name in names if not is_ours(CONTROLLERS[name])]
+    own = [name for name in names if is_users(name)]
     if own:
-        pool = laboratory.pool("held_out", laboratory.config.evaluation.num_hosts)
-        context = _context(laboratory, pool, *laboratory.policy(), tuning=None)
+        pool = experiment.pool(experiment.config.evaluation.split, experiment.config.evaluation.num_hosts)
+        context = _context(experiment, pool, *experiment.policy(), tuning=None)
         for name in own:
             build_controller(name, context)
 
 
 def require_growth(name: str, num_germinated: int, ops: OpCounts, tuning: Tuning | None) -> None:
-    """Refuse a control that is there to grow and has germinated nothing on any host.
+    """Refuse a control that should grow but has germinated nothing on any host.
 
-    ``never`` and what the learned controller decided are what they are; so is a tuned control where tuning found that
-    no schedule pays (an empty best plan). ``random`` must have had some decisions to make.
+    ``never`` and the learned controllers are exempt; so is a tuned control if tuning found that no schedule pays (an
+    empty best plan). ``random`` must have had some decisions to make.
 
     Args:
         name: the control.
-        num_germinated: modules that were ever put into its hosts, over all of them.
-        ops: what it did.
-        tuning: what its parameters come from.
+        num_germinated: number of modules created in all of its hosts.
+        ops: counts of its ops.
+        tuning: source of its parameters.
 
     Raises:
-        NeverGrewError: says what it did instead.
+        NeverGrewError: nothing was germinated; the message counts the ops that were attempted instead.
     """
-    grows = name in ("random", "schedule") or (tuning is not None and name in TUNED)
+    grows = name in (RANDOM, SCHEDULE) or (tuning is not None and name in tunables())
     if num_germinated or not grows or _may_not_grow(name, ops, tuning):
         return
     did = ", ".join(f"{op} {int(count)}" for op, count in zip(OP_NAMES, ops.attempted, strict=True) if count)
@@ -254,15 +238,10 @@ def require_growth(name: str, num_germinated: int, ops: OpCounts, tuning: Tuning
 
 
 def _may_not_grow(name: str, ops: OpCounts, tuning: Tuning | None) -> bool:
-    if name == "random":
+    if name == RANDOM:
         return int(ops.chosen.sum()) < ENOUGH_DECISIONS
-    if name == "schedule" or tuning is None:
+    if name == SCHEDULE or tuning is None:
         return False
-    if name == "schedule_per_family" and tuning.schedule_per_family is not None:
-        return not any(tuning.schedule_per_family.values())
-    return tuning.schedule_best == ()
-
-
-def paired_difference(a: Outcome, b: Outcome) -> Mean | None:
-    """Mean and standard error over hosts of the difference in return, the same hosts for both."""
-    return mean_sem(a.returns() - b.returns())
+    if name == SCHEDULE_PER_FAMILY and name in tuning.found:
+        return not any(tuning.found[name].values())
+    return tuning.found.get(SCHEDULE_BEST) == ()

@@ -1,1 +1,1 @@
-"""From a configuration to the parts of an experiment, and the checks that come before any of them is built."""
+"""Building of an experiment's parts from a configuration, and the checks before that."""

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of an experiment, each built from plain arguments."""
+"""Building of an experiment and its parts from a configuration, each from plain arguments."""
 
 from __future__ import annotations
 
@@ -8,37 +8,36 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from esper.algorithms import Algorithm, AlgorithmContext, build_algorithm
 from esper.blueprints import blueprint_ids, compatible
 from esper.blueprints.contract import check_blueprints, users_blueprints
-from esper.config.growth import IsolateUntil, Mapping
-from esper.config.hosts import CustomConfig
-from esper.config.learning import PPOConfig
+from esper.config.hosts import chosen_by
 from esper.config.root import Config, ScheduleStep
-from esper.controllers import PlannedGermination
-from esper.envs.features import continuous_features, num_features
+from esper.controllers import PlannedGermination, Space
+from esper.envs.arrivals import Arrivals
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import InstancePool
-from esper.envs.records import EnvSettings
-from esper.envs.rewards import reward_family
-from esper.envs.twins import HostTraining, Nursery, TwinCache
-from esper.growth import GrowthRules
-from esper.growth.actions import HEADS
+from esper.envs.joins import Joins
+from esper.envs.loader import HostTraining, InstanceLoader
+from esper.envs.rewards import REWARDS
+from esper.envs.twins import TwinCache
+from esper.experiment.acting import build_policy, env_settings, growth_rules
+from esper.experiment.learning import a2c_settings, ppo_settings
 from esper.growth.slots import select_slots
-from esper.hosts import READS, SegmentedHost, build_host
+from esper.hosts import HOSTS, SegmentedHost, build_host
 from esper.policy import GrowthPolicy, Normaliser
-from esper.population import MultiplyAdds, Population, build_mapping, chosen_probes, count_multiply_adds
+from esper.population import MultiplyAdds, Population, build_mapping, count_multiply_adds
 from esper.population.calibration import Choice, choose_mapping, require_mapping
 from esper.population.counterfactuals import evaluation_batch
-from esper.population.mapping import Mapping as HostMapping
+from esper.population.mapping import Mapping
 from esper.population.mapping.stacked import COMPILED_SUFFIX
 from esper.population.workload import Workload
-from esper.ppo import PPOSettings, linear_schedule
 from esper.runtime.compiler import try_compiler
 from esper.runtime.contracts import run
 from esper.runtime.devices import resolve_devices, settle, spread
-from esper.runtime.precision import AUTOCAST_DTYPES
+from esper.runtime.options import MappingName
 from esper.runtime.ranks import ALONE, Ranks
-from esper.runtime.rng import derive_seed, global_streams
+from esper.runtime.rng import global_streams
 from esper.tasks import TaskData, load_task
 from esper.tasks.augment import Augmentation
 
@@ -46,120 +45,145 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laboratory:
-    """What every environment of one rank shares: data, host, slots, instances.
+class Experiment:
+    """Objects shared by every environment of one rank: data, host, slots, instances.
 
-    ``config.env.mapping`` is never ``auto`` here: what a laboratory's environments, twins and checkpoints are made from
-    names the mapping that ``choice`` made.
+    ``config.env.mapping`` is never ``auto`` here: the configuration of environments, twins and checkpoints names the
+    mapping in ``choice``.
     """
 
     config: Config
     ranks: Ranks
     choice: Choice
-    mapping: HostMapping
+    mapping: Mapping
     device: torch.device
     task: TaskData
     host: SegmentedHost
     slot_ids: tuple[str, ...]
     compatible: Tensor
     costs: MultiplyAdds
-    nursery: Nursery
+    loader: InstanceLoader
 
     def population(self, num_envs: int) -> Population:
-        """An empty population of ``num_envs`` hosts."""
+        """Build an empty population of ``num_envs`` hosts."""
         return Population(
             self.host,
             self.slot_ids,
             num_envs,
             self.mapping,
             device=self.device,
-            autocast_dtype=AUTOCAST_DTYPES[self.config.amp.name],
+            autocast_dtype=self.config.amp.dtype,
         )
 
+    def num_hosts(self, split: str) -> int:
+        """Return the number of instances that are played of a split: held-out ones are those of an evaluation."""
+        count: int = getattr(self.config.instances, f"num_{split}")
+        return self.config.evaluation.num_hosts if split == "held_out" else count
+
     def pool(self, split: str, count: int) -> InstancePool:
-        """The first ``count`` instances of a split."""
-        return InstancePool(instance_pool(self.config, self.task, split).instances[:count])
+        """Return the first ``count`` instances of a split."""
+        pool = instance_pool(self.config, self.task, split)
+        return replace(pool, instances=pool.instances[:count])
 
     @property
     def max_seeds(self) -> int:
-        """Modules that may be kept in a host."""
+        """Largest number of modules that may be kept in a host."""
         return min(growth_rules(self.config).max_seeds, len(self.slot_ids))
 
+    @property
+    def space(self) -> Space:
+        """Slots and blueprints that controllers choose among."""
+        return Space(self.slot_ids, self.compatible, self.max_seeds, self.config.env.num_epochs)
+
     def share(self, count: int) -> range:
-        """Which of ``count`` environments of all ranks are this rank's."""
+        """Return which of ``count`` environments of all ranks are this rank's."""
         return spread(count, self.ranks.size)[self.ranks.rank]
 
     def twins(self, num_envs: int, progress: Progress) -> TwinCache:
-        """A cache of never-grown twins for environments stacked ``num_envs`` high."""
-        return TwinCache(self.nursery, lambda: self.population(num_envs), progress)
+        """Build a cache of never-grown twins for stacks of ``num_envs`` environments."""
+        return TwinCache(self.loader, lambda: self.population(num_envs), progress)
 
     def env(
         self, share: range, pool: InstancePool, twins: TwinCache | None, *, run_seed: int, measure_test: bool
     ) -> GrowthEnv:
-        """A growth environment over a pool of instances, for this rank's share of all environments."""
+        """Build a growth environment over a pool of instances, for this rank's share of all environments."""
         return GrowthEnv(
             self.population(len(share)),
-            self.nursery,
+            self.loader,
             pool,
             twins=twins,
-            family=reward_family(self.config.reward.family),
+            family=REWARDS.find(self.config.reward.family, "reward.family"),
             rules=growth_rules(self.config),
             compatible=self.compatible,
             costs=self.costs,
-            settings=_env_settings(self.config),
+            settings=env_settings(self.config),
             run_seed=run_seed,
             first=share.start,
             measure_test=measure_test,
         )
 
     def policy(self) -> tuple[GrowthPolicy, Normaliser]:
-        """A new policy, initialised from the run's seed, and its normaliser."""
-        policy, num_slots = self.config.policy, len(self.slot_ids)
-        probes = chosen_probes(self.config.observation.slot_probes)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed("policy", self.config.seed))
-            network = GrowthPolicy(
-                num_features(num_slots, len(probes)),
-                num_slots,
-                len(blueprint_ids()),
-                num_probes=len(probes),
-                embedding_dim=policy.embedding_dim,
-                encoder_dim=policy.encoder_dim,
-                lstm_dim=policy.lstm_dim,
-                head_dim=policy.head_dim,
-                blueprint_head_dims=policy.blueprint_head_dims,
-                value_dim=policy.value_dim,
-                conditional_heads=policy.conditional_heads,
-                slot_head=policy.slot_head.name,
-                critic=policy.critic.name,
-                autocast_dtype=AUTOCAST_DTYPES[self.config.amp.name],
-            )
-        normaliser = Normaliser(continuous_features(num_slots, probes))
-        return network.to(self.device), normaliser.to(self.device)
+        """Build a new policy, initialised from the run's seed, and its normaliser."""
+        return build_policy(self.config, len(self.slot_ids), self.device)
+
+    def algorithm(self, policy: GrowthPolicy, env: GrowthEnv) -> Algorithm:
+        """Build the algorithm that improves a policy on the rollouts of an environment of this rank."""
+        config = self.config
+        context = AlgorithmContext(
+            policy=policy,
+            gamma=env.settings.gamma,
+            seed=config.seed,
+            ppo=ppo_settings(config.ppo),
+            a2c=a2c_settings(config.a2c),
+            ranks=self.ranks,
+            first_env=env.first,
+        )
+        return build_algorithm(config.algorithm, context)
 
     def schedule(self) -> list[PlannedGermination]:
-        """Plan of the schedule controller."""
+        """Return the plan of the schedule controller."""
         return [
             PlannedGermination(step.epoch, step.slot, self._planned(step))
             for step in self.config.evaluation.schedule.values()
         ]
 
     def _planned(self, step: ScheduleStep) -> int:
-        """The blueprint of a step: the one that it names, or the first that fits its slot."""
+        """Return the blueprint of a step: the one that it names, or the first that fits its slot."""
         if step.blueprint is not None:
             return blueprint_ids().index(step.blueprint)
         return int(self.compatible[step.slot].long().argmax())
 
 
+def joins(config: Config) -> Joins | None:
+    """Return the distribution of random joins of faults, if hosts are drawn from one."""
+    if not config.instances.block_faults:
+        return None
+    return Joins(
+        block_faults=config.instances.block_faults,
+        host_faults=config.instances.host_faults,
+        num_blocks=config.host.num_blocks,
+        mixing_blocks=config.host.mixing_blocks,
+    )
+
+
+def arrivals(config: Config) -> Arrivals | None:
+    """Return the distribution of the epoch in which classes arrive, if they do."""
+    arrival, num_epochs = config.instances.arrival, config.env.num_epochs
+    if arrival.classes is None:
+        return None
+    earliest, latest = (min(round(share * num_epochs), num_epochs - 1) for share in (arrival.earliest, arrival.latest))
+    return Arrivals(num_first=arrival.classes, earliest=earliest, latest=latest)
+
+
 def instance_pool(config: Config, task: TaskData, split: str) -> InstancePool:
-    """All instances of a split."""
+    """Return all instances of a split."""
     instances = config.instances
-    families, size = instances.families, instances.num_train
+    families = joins(config) or instances.families
     if split == "held_out":
-        families, size = instances.held_out_families or families, instances.num_held_out
+        families = instances.held_out_families or families
     return InstancePool.build(
         families,
-        size,
+        getattr(instances, f"num_{split}"),
         split,
         host_family=config.host.name,
         num_blocks=config.host.num_blocks,
@@ -167,15 +191,19 @@ def instance_pool(config: Config, task: TaskData, split: str) -> InstancePool:
         num_few_classes=instances.classes_kept(task.num_classes),
         data_fraction=instances.data_fraction,
         label_noise_rate=instances.label_noise_rate,
+        rent_weights=config.reward.rent_weights or (),
+        arrivals=arrivals(config),
+        base_seed=instances.base_seed,
     )
 
 
 def build_task_host(config: Config, task: TaskData) -> SegmentedHost:
-    """The host that a configuration asks for, in the shape of its task."""
+    """Build the configured host in the shape of its task."""
     name = config.host.name
-    if task.kind not in READS[name]:
-        able = " or ".join(f"host={other}" for other, kinds in READS.items() if task.kind in kinds)
-        raise ValueError(f"host={name} reads {READS[name][0]}, but task {task.name} has {task.kind}: choose {able}")
+    reads = HOSTS.find(name, "host.name").reads
+    if task.kind not in reads:
+        able = " or ".join(chosen_by(other) for other, kind in HOSTS.items() if task.kind in kind.reads)
+        raise ValueError(f"{chosen_by(name)} reads {reads[0]}, but task {task.name} has {task.kind}: choose {able}")
     numbers: dict[str, object] = {"num_classes": task.num_classes}
     if name == "custom":
         inputs = task.train.inputs
@@ -188,23 +216,23 @@ def build_task_host(config: Config, task: TaskData) -> SegmentedHost:
 
 
 def check_growth(config: Config, task: TaskData, host: SegmentedHost, slot_ids: Sequence[str]) -> None:
-    """Refuse users' blueprints that may grow in a host and must not, and users' hosts that fail on a run's batches.
+    """Refuse users' blueprints that may grow in a host but are invalid, and users' hosts that fail on a run's batches.
 
     Args:
-        config: of the run.
-        task: what its hosts read.
+        config: configuration of the run.
+        task: data of its hosts.
         host: prototype, on the CPU.
         slot_ids: places used as slots.
 
     Raises:
-        ValueError: names the blueprint or host, where it is written, what it does and what it should.
+        ValueError: a blueprint or host is invalid; the message names it, its source, the fault and the requirement.
     """
     batches = _batches(config, task)
-    if isinstance(config.host, CustomConfig):
+    if config.host.users is not None:
         for size in batches:
             x = task.prepare(task.train.inputs[torch.arange(size) % len(task.train.inputs)]).cpu()
             with torch.no_grad(), global_streams():
-                run(f"host.target: {config.host.target}", host, x)
+                run(config.host.users, host, x)
     sites: dict[tuple[str, int], set[tuple[int, ...]]] = {}
     sample = task.prepare(task.train.inputs[:1]).cpu()
     for place in map(host.place, slot_ids):
@@ -216,19 +244,19 @@ def check_growth(config: Config, task: TaskData, host: SegmentedHost, slot_ids: 
 
 
 def _batches(config: Config, task: TaskData) -> tuple[int, int]:
-    """Samples that one host is trained on at once, and the most that it is evaluated on."""
+    """Return the batch size of one host in training, and its largest batch size in evaluation."""
     inputs, targets = task.val.inputs, task.val.targets
     most = evaluation_batch(inputs, targets, config.trainer.num_envs, task.num_classes)
     return config.task.batch_size, min(most, max(len(inputs), len(task.test.inputs)))
 
 
-def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None = None) -> Laboratory:
+def build_experiment(config: Config, ranks: Ranks = ALONE, choice: Choice | None = None) -> Experiment:
     """Load the data onto this rank's device and build what its environments share.
 
     Args:
-        config: of the run.
-        ranks: this process among those of the run.
-        choice: a mapping chosen elsewhere, in place of what ``env.mapping`` asks for.
+        config: configuration of the run.
+        ranks: the ranks of the run.
+        choice: a mapping chosen elsewhere, which replaces ``env.mapping``.
 
     Raises:
         ValueError: an unknown name, more slots than the host offers, no mapping that can run it, or too few
@@ -248,7 +276,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         num_envs = len(spread(config.trainer.num_envs, ranks.size)[0])
         choice = ranks.broadcast(_choose(config, task, host, slot_ids, fits, num_envs) if ranks.is_first else None)
         assert choice is not None, "the first rank has chosen"
-    config = replace(config, env=replace(config.env, mapping=Mapping[choice.mapping]))
+    config = replace(config, env=replace(config.env, mapping=MappingName(choice.mapping)))
     training = HostTraining(
         num_epochs=config.env.num_epochs,
         steps_per_epoch=config.env.steps_per_epoch,
@@ -258,7 +286,7 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         alive_channels=config.instances.alive_channels,
         augmentation=Augmentation(crop=config.task.crop, flip=config.task.flip, cutout=config.task.cutout),
     )
-    return Laboratory(
+    return Experiment(
         config=config,
         ranks=ranks,
         choice=choice,
@@ -269,21 +297,21 @@ def build_laboratory(config: Config, ranks: Ranks = ALONE, choice: Choice | None
         slot_ids=slot_ids,
         compatible=fits,
         costs=count_multiply_adds(host, slot_ids, fits, task.prepare(task.train.inputs[:1]).cpu()),
-        nursery=Nursery(task, host, training),
+        loader=InstanceLoader(task, host, training),
     )
 
 
 def compile_lines(config: Config, device: torch.device, *, learns: bool = True) -> list[str]:
-    """Lines for a person before something is compiled for a CPU, where that hardly ever pays.
+    """Return warnings before compiling for a CPU, where compilation hardly ever pays off.
 
     Args:
-        config: whose mapping has been chosen.
-        device: where it is to run.
-        learns: whether the policy is trained, which alone compiles it.
+        config: configuration with a chosen mapping.
+        device: device to run on.
+        learns: true if the policy is trained; otherwise it is not compiled.
     """
     if device.type != "cpu":
         return []
-    mapping = config.env.mapping.name
+    mapping = config.env.mapping
     plain = mapping.removesuffix(COMPILED_SUFFIX)
     slow = {"policy.compile=true": "policy.compile=false"} if config.policy.compile and learns else {}
     slow |= {f"env.mapping={mapping}": f"env.mapping={plain}"} if plain != mapping else {}
@@ -294,10 +322,10 @@ def compile_lines(config: Config, device: torch.device, *, learns: bool = True) 
 
 
 def require_compiler(config: Config, device: torch.device) -> None:
-    """See to it that a policy which is to be compiled can be; a mapping has shown it when it was chosen.
+    """Check that a policy can be compiled if it should be; a mapping was tested when it was chosen.
 
     Raises:
-        ValueError: it cannot be on this device.
+        ValueError: compilation fails on this device.
     """
     if config.policy.compile:
         try:
@@ -309,7 +337,7 @@ def require_compiler(config: Config, device: torch.device) -> None:
 def _choose(
     config: Config, task: TaskData, host: SegmentedHost, slot_ids: tuple[str, ...], compatible: Tensor, num_envs: int
 ) -> Choice:
-    """The mapping that a configuration names, once it has shown that it can, or the fastest one."""
+    """Return the configured mapping after a trial, or the fastest one."""
     workload = Workload(
         host=host,
         slot_ids=slot_ids,
@@ -322,72 +350,9 @@ def _choose(
         prepare=task.prepare,
         batch_size=config.task.batch_size,
         steps_per_epoch=config.env.steps_per_epoch,
-        incubation=config.slots.incubation.name,
-        autocast_dtype=AUTOCAST_DTYPES[config.amp.name],
+        incubation=config.slots.incubation,
+        autocast_dtype=config.amp.dtype,
     )
-    if config.env.mapping is Mapping.auto:
+    if config.env.mapping is MappingName.auto:
         return choose_mapping(workload)
-    return require_mapping(workload, config.env.mapping.name)
-
-
-def growth_rules(config: Config) -> GrowthRules:
-    """Limits and times of the lifecycle."""
-    slots = config.slots
-    assert slots.max_developing is not None, "nulls are resolved on loading"
-    assert slots.max_seeds is not None, "nulls are resolved on loading"
-    return GrowthRules(
-        max_developing=slots.max_developing,
-        max_seeds=slots.max_seeds,
-        min_training_epochs=slots.min_training_epochs,
-        min_cull_age=slots.min_cull_age,
-        embargo_epochs=slots.embargo_epochs,
-        resetting_epochs=slots.resetting_epochs,
-        min_gradient_health=slots.min_gradient_health,
-        vanish_norm=slots.vanish_norm,
-        explode_norm=slots.explode_norm,
-    )
-
-
-def _env_settings(config: Config) -> EnvSettings:
-    return EnvSettings(
-        incubation=config.slots.incubation.name,
-        isolate_until_fossilized=config.slots.isolate_until is IsolateUntil.fossilized,
-        contributions_every=config.counterfactual.every,
-        pairs_every=config.counterfactual.pairs_every,
-        shapley_permutations=config.counterfactual.shapley_permutations,
-        max_configurations=config.counterfactual.max_configurations,
-        gamma=config.ppo.gamma,
-        rent_weight=config.reward.rent_weight,
-        rent_kind=config.reward.rent.name,
-        stage_shaping=config.reward.stage_shaping,
-        crash_penalty=config.reward.crash_penalty,
-        reward_scale=config.reward.scale,
-        param_budget=config.slots.param_budget,
-        slot_probes=chosen_probes(config.observation.slot_probes),
-        contribution_decay=config.observation.contribution_decay,
-    )
-
-
-def ppo_settings(config: Config) -> PPOSettings:
-    """Numbers of a policy update."""
-    ppo = config.ppo
-    return PPOSettings(
-        gamma=ppo.gamma,
-        gae_lambda=ppo.gae_lambda,
-        num_minibatches=ppo.num_minibatches,
-        update_epochs=ppo.update_epochs,
-        norm_adv=ppo.norm_adv,
-        clip_coef=ppo.clip_coef,
-        clip_vloss=ppo.clip_vloss,
-        vf_coef=ppo.vf_coef,
-        max_grad_norm=ppo.max_grad_norm,
-        target_kl=ppo.target_kl,
-        ratio=ppo.ratio.name,
-        entropy_multipliers=tuple(getattr(ppo.entropy_multipliers, head) for head in HEADS),
-    )
-
-
-def scheduled(ppo: PPOConfig, update: int) -> tuple[float, float]:
-    """Learning rate and entropy coefficient of an update, numbered from 0."""
-    ent_coef = linear_schedule(update, ppo.ent_coef, ppo.ent_coef_final, ppo.anneal_iterations)
-    return linear_schedule(update, ppo.lr, 0.0, ppo.anneal_iterations) if ppo.anneal_lr else ppo.lr, ent_coef
+    return require_mapping(workload, config.env.mapping)

@@ -1,4 +1,4 @@
-"""What only the registries, the host and the machine can tell about a configuration, asked before anything starts."""
+"""Checks of a configuration against the registries, the host and the machine, before anything starts."""
 
 from __future__ import annotations
 
@@ -7,38 +7,42 @@ from collections.abc import Sequence
 import torch
 
 from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint, compatible
-from esper.config.checks import at_most, known
 from esper.config.evaluate import EvaluateConfig
 from esper.config.root import Config
-from esper.config.wandb import WandbConfig, WandbMode
+from esper.config.wandb import WandbConfig
 from esper.growth.slots import select_slots
 from esper.hosts import HOSTS, Place, SegmentedHost, parse_faults
+from esper.runtime.checks import at_most
+from esper.runtime.choices import known
 from esper.runtime.contracts import check_forward
 from esper.runtime.devices import resolve_devices
+from esper.runtime.options import WandbMode
+from esper.runtime.placement import outside_placement
 from esper.runtime.precision import check_amp
-from esper.runtime.ranks import outside_placement
 from esper.tasks import TASKS, TaskData, load_task
 
 
 def preflight(config: Config) -> None:
-    """Refuse names that no registry has, slots that the host does not offer, and devices that are not there or that
-    do not have the precision.
+    """Refuse unknown names, slots that the host does not offer, and devices that do not exist or lack the precision.
 
     Raises:
-        ValueError: names the key, the value and the choices.
+        ValueError: a value is refused; the message names the key, the value and the choices.
     """
     devices = visible_to_ranks(config)
-    # Imported here: they build on much that configuration itself must not need.
-    from esper.controllers import AFTER_TRAINING, CONTROLLERS
-    from esper.envs.rewards import REWARDS, reward_family
+    # Imported here, because the configuration itself must not need these slow imports.
+    from esper.algorithms import ALGORITHMS
+    from esper.controllers import CONTROLLERS, needed_by
+    from esper.envs.rewards import REWARDS
     from esper.experiment.checkpoint import checkpoint_path, load_checkpoint
+    from esper.experiment.imitating import check_expert
     from esper.experiment.transfer import check_source
     from esper.population import PROBE_NAMES
+    from esper.telemetry.loggers import find_logger
 
-    known("task.name", config.task.name, TASKS)
-    known("host.name", config.host.name, HOSTS)
-    known("reward.family", config.reward.family, REWARDS)
-    reward_family(config.reward.family)
+    TASKS.find(config.task.name, "task.name")
+    HOSTS.find(config.host.name, "host.name")
+    ALGORITHMS.find(config.algorithm, "algorithm")
+    REWARDS.find(config.reward.family, "reward.family")
     for probe in config.observation.slot_probes:
         known("observation.slot_probes", probe, PROBE_NAMES)
     if config.observation.num_blueprints != len(blueprint_ids()):
@@ -47,15 +51,19 @@ def preflight(config: Config) -> None:
             f"{config.observation.num_blueprints}: leave it out, or name in plugins what registers the others"
         )
     for controller in config.evaluation.controllers:
-        known("evaluation.controllers", controller, CONTROLLERS)
-        if controller in AFTER_TRAINING:
-            choices = [name for name in CONTROLLERS if name not in AFTER_TRAINING]
+        CONTROLLERS.find(controller, "evaluation.controllers")
+        if needed := needed_by(controller):
+            choices = [name for name in CONTROLLERS if not needed_by(name)]
             raise ValueError(
-                f"evaluation.controllers: {controller!r} needs {AFTER_TRAINING[controller]}, so it belongs to "
+                f"evaluation.controllers: {controller!r} needs {needed}, so it belongs to "
                 f"python -m esper.evaluate; choose from {', '.join(choices)}"
             )
+    if config.imitation.controller is not None:
+        check_expert(config.imitation.controller)
+    for logger in config.telemetry.loggers:
+        find_logger(logger)
     for device in dict.fromkeys(devices):
-        check_amp(config.amp.name, device)
+        check_amp(config.amp, device)
     check_mirror(config.wandb)
     _check_host(config)
     if config.checkpoint.path is not None:
@@ -63,10 +71,11 @@ def preflight(config: Config) -> None:
 
 
 def visible_to_ranks(config: Config | EvaluateConfig) -> list[torch.device]:
-    """The devices of this machine's ranks; asked first, since the answer needs nothing else.
+    """Return the devices of this machine's ranks; checked first, because it needs nothing else.
 
     Raises:
-        ValueError: a device is not there, or there are not as many as ranks, or less work than ranks.
+        ValueError: a device does not exist, the number of devices differs from that of ranks, or there is less work
+            than ranks.
     """
     placement = outside_placement()
     devices = resolve_devices(config.devices, placement.local_size if placement else None)
@@ -76,26 +85,36 @@ def visible_to_ranks(config: Config | EvaluateConfig) -> list[torch.device]:
 
 
 def check_mirror(wandb: WandbConfig) -> None:
-    """Refuse to mirror online where nobody is logged in.
+    """Refuse mirroring without its package, and online mirroring without a login.
 
     Raises:
-        ValueError: says how to log in.
+        ValueError: the message explains what to install, or how to log in.
     """
-    if wandb.mode is WandbMode.online:
-        from esper.telemetry.wandb_mirror import check_online
+    if wandb.mode in (None, WandbMode.disabled):
+        return
+    from esper.telemetry.loggers import WANDB, require
+    from esper.telemetry.wandb_mirror import check_online
 
+    require(WANDB, f"wandb.mode={wandb.mode}")
+    if wandb.mode is WandbMode.online:
         check_online()
 
 
 def _check_host(config: Config) -> None:
-    # Imported here: it builds on much that help and errors of use must not wait for.
-    from esper.experiment.build import build_task_host, check_growth
+    # Imported here, because its slow imports would delay help and errors of use.
+    from esper.envs.instances import SPLITS
+    from esper.experiment.build import build_task_host, check_growth, joins
 
+    drawn = joins(config)
+    if drawn is not None:
+        for split in SPLITS:
+            drawn.draw_split(1, split, config.instances.base_seed)
     task = load_task(config.task.name, **config.task.options())
     _check_task(config, task)
     built = build_task_host(config, task)
     _check_first_pass(config, task, built)
     _check_families(config, task)
+    _check_arrival(config, task)
     try:
         chosen = select_slots(built.slot_ids, config.slots.num_slots, config.slots.ids)
     except ValueError as error:
@@ -110,15 +129,25 @@ def _check_host(config: Config) -> None:
 
 
 def _check_first_pass(config: Config, task: TaskData, host: SegmentedHost) -> None:
-    """Refuse data that no host of this kind gets a finite number from: its largest image is the one to overflow."""
+    """Refuse data on which every host of this kind overflows, tested with its largest image, and a price of FLOPs for a
+    host that has none.
+    """
+    # Imported here, because its slow imports would delay help and errors of use.
+    from esper.population.flops import count_operations
+
     inputs = task.train.inputs
     largest = int(inputs.flatten(1).float().abs().amax(dim=1).argmax())
     x = task.prepare(inputs[largest : largest + 1]).cpu()
     check_forward(f"host={config.host.name} on training sample {largest} of task {task.name}", host, x)
+    if config.reward.compute_weight and not count_operations(lambda: host(x)):
+        raise ValueError(
+            f"reward.compute_weight={config.reward.compute_weight:g} charges FLOPs relative to the host's, and "
+            f"host={config.host.name} has neither convolutions nor matrix products: leave it out"
+        )
 
 
 def _check_task(config: Config, task: TaskData) -> None:
-    """Refuse what only text, or only images, can have, and sizes that do not fit."""
+    """Refuse options that only text, or only images, have, and sizes that do not fit."""
     name, given = config.task.name, config.task
     if task.kind == "images":
         for key in ("context_length", "vocab_size"):
@@ -133,7 +162,9 @@ def _check_task(config: Config, task: TaskData) -> None:
 
 
 def _check_families(config: Config, task: TaskData) -> None:
-    """Refuse host families that lack classes where there are none, or too few, or no samples of those that are left."""
+    """Refuse host families with fewer classes for tasks without classes, with too few, or without samples of the
+    rest.
+    """
     few = [
         f"{mix}.{family}"
         for mix, families in config.instances.mixes().items()
@@ -155,7 +186,7 @@ def _check_families(config: Config, task: TaskData) -> None:
 
 def _check_classes(config: Config, task: TaskData) -> None:
     """Refuse splits in which an instance of few classes would have no sample."""
-    # Imported here: it builds on much that help and errors of use must not wait for.
+    # Imported here, because its slow imports would delay help and errors of use.
     from esper.envs.instances import SPLITS
     from esper.experiment.build import instance_pool
 
@@ -170,8 +201,24 @@ def _check_classes(config: Config, task: TaskData) -> None:
                 )
 
 
+def _check_arrival(config: Config, task: TaskData) -> None:
+    """Refuse the arrival of classes in text, of no class, and of all that an instance has samples of."""
+    from esper.envs.instances import SPLITS, first_data, instance_data
+    from esper.experiment.build import instance_pool
+
+    arrival = config.instances.arrival
+    if arrival.classes is None:
+        return
+    if task.kind == "tokens":
+        raise ValueError(
+            f"instances.arrival.classes={arrival.classes} is about classes of images; {config.task.name} has text"
+        )
+    for instance in (instance for split in SPLITS for instance in instance_pool(config, task, split)):
+        first_data(task, instance, instance_data(task, instance))
+
+
 def _check_fits(key: str, blueprint: str, host_family: str, places: Sequence[Place]) -> None:
-    """Refuse a blueprint that fits none of the places, and say why where it says so itself."""
+    """Refuse a blueprint that fits none of the places, with the blueprint's own reason if it gives one."""
     fits = compatible(place.site for place in places).any(dim=0).tolist()
     offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
     if blueprint not in blueprint_ids():

@@ -1,12 +1,10 @@
-"""Ends of a run that are no fault of Esper's, in one line: a full disk, no memory, a user's own code."""
+"""Ends of a run that Esper does not cause, reported in one line: a full disk, no memory, a failure in a user's code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import torch
 
 from esper.config.errors import RunError
 from esper.config.evaluate import EvaluateConfig
@@ -17,27 +15,33 @@ from esper.runtime.files import unwritable
 from esper.runtime.user_code import UsersCodeError
 
 ELSEWHERE = "choose another place with hydra.run.dir=<folder> (a sweep: hydra.sweep.dir=<folder>)"
-"""Advice about a folder that takes no files."""
+"""Advice for a folder that cannot be written."""
 
 OF_MEMORY = (
     "can't allocate memory",
     "out of memory",
     "bad_alloc",
     "Cannot allocate memory",
-    "Storage size calculation overflowed",  # more bytes than there are numbers for
+    "Storage size calculation overflowed",  # more bytes than an integer can count
 )
-"""Parts of the messages by which allocators of all devices say that there is no more."""
+"""Parts of the messages with which allocators of all devices report a lack of memory."""
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:
-    """The refusal of an allocator from which an error came, whatever the device; ``None`` if there was none."""
-    while error is not None:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError):
-            return error
-        if isinstance(error, RuntimeError | OSError) and any(part in str(error) for part in OF_MEMORY):
-            return error
-        error = error.__cause__ or error.__context__
+    """Return the allocator's error that caused an exception, whatever the device; ``None`` if there was none."""
+    for cause in _causes(error):
+        if isinstance(cause, MemoryError):
+            return cause
+        if isinstance(cause, RuntimeError | OSError) and any(part in str(cause) for part in OF_MEMORY):
+            return cause
     return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Iterate over an error and the errors that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @contextmanager
@@ -48,16 +52,16 @@ def shortages(
     *,
     begun: bool = True,
 ) -> Iterator[None]:
-    """Turn a full disk, a lack of memory and what fails in a user's code into a :class:`RunError`.
+    """Turn a full disk, a lack of memory and failures in a user's code into a :class:`RunError`.
 
-    It names what to change, and how to go on with what there is.
+    The message names the keys to change, and the command to resume.
 
     Args:
-        config: whose keys are named, if it is known already.
-        folder: of the run.
-        resumable: whether there is something to go on with.
-        begun: false in the checks before a run: what a user's code does wrong there is a request to be refused, and
-            is left as it is.
+        config: configuration whose keys are named, if it is known already.
+        folder: folder of the run.
+        resumable: returns whether there is something to resume.
+        begun: false in the checks before a run: there a failure of a user's code is a refused request, and is not
+            converted.
     """
     try:
         yield
@@ -73,37 +77,39 @@ def shortages(
 
 
 def _kept(config: object, folder: Path | None, resumable: bool) -> str:
-    """Say how to resume, or to use what was tuned; empty if nothing of it can be used again."""
+    """Return how to resume, or how to reuse tuning results; empty if nothing can be used again."""
     if folder is None:
         return ""
     if resumable:
-        return f"; {shell_word('resume', folder)} goes on with this run"
+        return f"; {shell_word('resume', folder)} resumes this run"
     tuned = folder / "tuning.json"
     kept = isinstance(config, EvaluateConfig) and tuned.exists()
     return f"; {shell_word('tuning', tuned)} keeps what was tuned" if kept else ""
 
 
 def explain(error: BaseException, config: object) -> str | None:
-    """Name the shortage and the keys to change; ``None`` for another error."""
+    """Describe the shortage and the keys to change; ``None`` for another error."""
     refusal = unwritable(error)
     if refusal is not None:
         what = refusal.filename or "a file"
         return f"{what} cannot be written ({refusal.strerror}): make room, or {ELSEWHERE}"
     shortage = out_of_memory(error)
     if shortage is not None:
-        return f"out of memory ({_first_line(shortage)}): {_smaller(config)}"
+        said = f"out of memory ({_first_line(shortage)})"
+        code = next((cause for cause in _causes(error) if isinstance(cause, UsersCodeError)), None)
+        return f"{said}: {_smaller(config)}" if code is None else f"{said} in code of yours: {code}"
     return None
 
 
 def _first_line(error: BaseException) -> str:
-    """Message of an allocator, without the place in its source and its advice."""
+    """Return an allocator's message without its source position and advice."""
     text = str(error).strip().partition("\n")[0] or type(error).__name__
     _, found, said = text.partition("err == 0. ")
     return (said if found else text).partition(". ")[0].rstrip(".")
 
 
 def _smaller(config: object) -> str:
-    """Keys that cost memory, with their values."""
+    """List the keys that determine memory use, with their values."""
     if isinstance(config, EvaluateConfig):
         return f"lower num_hosts ({config.num_hosts}), or share the hosts out with devices=[...]"
     if isinstance(config, Config):
@@ -117,7 +123,7 @@ def _smaller(config: object) -> str:
 
 
 def _widths(config: Config) -> str:
-    """Keys that say how wide networks are, with their values."""
+    """List the keys that determine the widths of networks, with their values."""
     host = [
         f"host.{key} ({as_typed(getattr(config.host, key))})"
         for key in ("widths", "width", "mlp_width")

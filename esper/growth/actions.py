@@ -1,9 +1,9 @@
-"""The action vocabulary: eight categorical heads, their values, and which of them matter.
+"""The action vocabulary: eight categorical heads, their values, and rules for the heads that matter.
 
 Axis legend: N = any leading shape (environments, or environments x steps), S = slots, B = blueprints.
 
-An action is a row of eight indices, ``actions: int64 [N, 8]``, in the order of :data:`HEADS`. The hot path indexes
-the tables of this module; :class:`FactoredAction` is a readable record for logs and users.
+An action is a row of eight indices, ``actions: int64 [N, 8]``, in the order of :data:`HEADS`. The hot path indexes the
+tables of this module; :class:`FactoredAction` is a readable record for logs and users.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # the configuration imports this module, and help must not wait for torch
+    import torch
+    from torch import Tensor
 
 
 class Op(IntEnum):
-    """What the controller asks for. There is no ADVANCE: stage transitions are mechanical."""
+    """Operation that the controller requests. There is no ADVANCE: stages change automatically."""
 
     WAIT = 0
     GERMINATE = 1
@@ -46,7 +49,7 @@ class Blueprint(IntEnum):
 
 
 class BlendAlgorithm(IntEnum):
-    """How a seed module's output enters the host's feature (see :mod:`esper.growth.blending`)."""
+    """Formula that combines a seed module's output with the host's feature (see :mod:`esper.growth.blending`)."""
 
     ADD = 0
     MULTIPLY = 1
@@ -64,7 +67,7 @@ class AlphaCurve(IntEnum):
 
 
 class Style(IntEnum):
-    """Curve and blend algorithm in one choice, so that nothing invalid can be said."""
+    """Alpha curve and blend algorithm as one choice, so that no invalid pair exists."""
 
     SIGMOID_ADD = 0
     LINEAR_ADD = 1
@@ -155,14 +158,19 @@ OP_HEADS: dict[Op, tuple[Head, ...]] = {
     ),
     Op.EXTEND: (Head.OP, Head.SLOT),
 }
-"""Which heads can matter for which op. Everything else reads this table."""
+"""Heads that can matter for each op; everything else derives from this table."""
 
-OP_HEAD_TABLE: Tensor = torch.tensor([[head in OP_HEADS[op] for head in Head] for op in Op])
-"""``bool [6, 8]``: :data:`OP_HEADS` as a tensor."""
+
+@cache
+def op_head_table(device: torch.device) -> Tensor:
+    """Return :data:`OP_HEADS` as a tensor on a device, ``bool [6, 8]``."""
+    import torch
+
+    return torch.tensor([[head in OP_HEADS[op] for head in Head] for op in Op], device=device)
 
 
 def head_sizes(num_slots: int, num_blueprints: int) -> tuple[int, ...]:
-    """Number of choices of each head, in head order."""
+    """Return the number of choices of each head, in head order."""
     return (
         NUM_OPS,
         num_slots,
@@ -177,7 +185,7 @@ def head_sizes(num_slots: int, num_blueprints: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionMasks:
-    """What is legal now, and the alphas on which relevance depends.
+    """Masks of legal choices, and the alphas that decide which heads matter.
 
     Attributes:
         op: ``bool [N, 6]``; WAIT is always legal.
@@ -186,7 +194,7 @@ class ActionMasks:
         blueprint: ``bool [N, S, B]``, blueprints that fit each slot.
         alpha: ``float [N, S]``, present alpha of each slot.
 
-    Heads without a mask here (style, tempo, alpha target, speed and curve) are always wholly legal.
+    All choices of the heads without a mask (style, tempo, alpha target, speed and curve) are always legal.
     """
 
     op: Tensor
@@ -195,25 +203,25 @@ class ActionMasks:
     alpha: Tensor
 
     def __getitem__(self, index: Tensor | slice | int) -> ActionMasks:
-        """The masks of some rows of the first axis."""
+        """Select rows of the first axis."""
         return ActionMasks(
             op=self.op[index], slot=self.slot[index], blueprint=self.blueprint[index], alpha=self.alpha[index]
         )
 
     def to(self, device: torch.device) -> ActionMasks:
-        """The masks on another device."""
+        """Copy the masks from the CPU to a device, without waiting for it."""
         return ActionMasks(
-            op=self.op.to(device),
-            slot=self.slot.to(device),
-            blueprint=self.blueprint.to(device),
-            alpha=self.alpha.to(device),
+            op=self.op.to(device, non_blocking=True),
+            slot=self.slot.to(device, non_blocking=True),
+            blueprint=self.blueprint.to(device, non_blocking=True),
+            alpha=self.alpha.to(device, non_blocking=True),
         )
 
 
 def relevance(op: Tensor, alpha: Tensor, alpha_speed: Tensor) -> Tensor:
-    """Which heads change what happens.
+    """Return which heads affect the outcome.
 
-    CULL's speed and curve matter only where the module has alpha > 0; any curve only when the speed is not INSTANT.
+    CULL's speed and curve matter only if the module has alpha > 0; any curve only if the speed is not INSTANT.
 
     Args:
         op: ``int64 [N]``.
@@ -223,7 +231,7 @@ def relevance(op: Tensor, alpha: Tensor, alpha_speed: Tensor) -> Tensor:
     Returns:
         ``bool [N, 8]``.
     """
-    relevant = OP_HEAD_TABLE.to(op.device)[op]
+    relevant = op_head_table(op.device)[op].clone()  # of a single op it would be a view of the table
     fades = (op != OP_CULL) | (alpha > 0)
     relevant[..., Head.ALPHA_SPEED] &= fades
     relevant[..., Head.ALPHA_CURVE] &= fades & (alpha_speed != AlphaSpeed.INSTANT)
@@ -246,7 +254,7 @@ def canonical(actions: Tensor, alpha: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactoredAction:
-    """One action in words. Heads that did not matter are ``None``."""
+    """Readable record of one action. Heads that did not matter are ``None``."""
 
     op: str
     slot: str | None = None
@@ -261,7 +269,7 @@ class FactoredAction:
 def describe(
     action: Sequence[int], alpha: float, slot_ids: Sequence[str], blueprint_ids: Sequence[str]
 ) -> FactoredAction:
-    """Readable record of one action row.
+    """Make a readable record of one action row.
 
     Args:
         action: eight indices in head order.
@@ -269,6 +277,8 @@ def describe(
         slot_ids: slot ids in canonical order.
         blueprint_ids: blueprint ids in index order, those of plugins included.
     """
+    import torch
+
     op = Op(action[Head.OP])
     relevant = relevance(torch.tensor(op), torch.tensor(alpha), torch.tensor(action[Head.ALPHA_SPEED])).tolist()
     values: tuple[object, ...] = (
@@ -283,6 +293,37 @@ def describe(
     )
     fields = {name: value for name, value, matters in zip(HEADS, values, relevant, strict=True) if matters}
     return FactoredAction(**fields)  # type: ignore[arg-type]
+
+
+def encode(action: FactoredAction, slot_ids: Sequence[str], blueprint_ids: Sequence[str]) -> Tensor:
+    """Convert an action from its readable record to a row ``int64 [8]``; inverse of :func:`describe`.
+
+    ``None`` means the value that rule-based controllers use: LINEAR_ADD, FAST, alpha target 1, INSTANT, LINEAR.
+
+    Raises:
+        ValueError: a name or number that its head does not have, or an op without the blueprint or slot that it needs.
+    """
+    import torch
+
+    heads: dict[Head, tuple[object, Sequence[object], object]] = {
+        Head.OP: (action.op, OP_NAMES, None),
+        Head.SLOT: (action.slot, slot_ids, None),
+        Head.BLUEPRINT: (action.blueprint, blueprint_ids, None),
+        Head.STYLE: (action.style, STYLE_NAMES, Style.LINEAR_ADD.name),
+        Head.TEMPO: (action.tempo, TEMPO_NAMES, Tempo.FAST.name),
+        Head.ALPHA_TARGET: (action.alpha_target, ALPHA_TARGETS, 1.0),
+        Head.ALPHA_SPEED: (action.alpha_speed, ALPHA_SPEED_NAMES, AlphaSpeed.INSTANT.name),
+        Head.ALPHA_CURVE: (action.alpha_curve, ALPHA_CURVE_NAMES, AlphaCurve.LINEAR.name),
+    }
+    row = torch.zeros(NUM_HEADS, dtype=torch.int64)
+    for head, (given, choices, usual) in heads.items():
+        if head is not Head.OP and head not in OP_HEADS[Op(int(row[Head.OP]))]:
+            continue
+        value = usual if given is None else given
+        if value not in choices:
+            raise ValueError(f"{head.name.lower()}={value!r}: choose from {', '.join(map(str, choices))}")
+        row[head] = list(choices).index(value)
+    return row
 
 
 _ENUMS = (Op, Blueprint, BlendAlgorithm, AlphaCurve, Style, Tempo, AlphaTarget, AlphaSpeed, Head)

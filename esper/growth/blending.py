@@ -1,4 +1,4 @@
-"""How a seed module's output enters the host's feature, and the curves along which alpha moves.
+"""Blending of a seed module's output into the host's feature, and the curves along which alpha moves.
 
 Axis legend: B = samples, C = channels, H, W = space, T = tokens; ``...`` holds either of the last two.
 """
@@ -14,18 +14,18 @@ from esper.growth.actions import BlendAlgorithm
 from esper.growth.layouts import Layout
 
 SIGMOID_STEEPNESS: tuple[float, float, float] = (6.0, 12.0, 24.0)
-"""Of SIGMOID_GENTLE, SIGMOID and SIGMOID_SHARP."""
+"""Steepness of the curves SIGMOID_GENTLE, SIGMOID and SIGMOID_SHARP."""
 
 GATE_BIAS_AT_BIRTH = 2.0
 
 
 def _sigmoid_ramp(progress: Tensor, steepness: float) -> Tensor:
-    # sigmoid(k (p - 1/2)), moved and stretched so that it runs from 0 to 1; the tanh form has no cancellation.
+    # sigmoid(k (p - 1/2)), shifted and scaled to run from 0 to 1; the tanh form has no cancellation.
     return 0.5 * (1.0 + torch.tanh(steepness / 2 * (progress - 0.5)) / math.tanh(steepness / 4))
 
 
 def curve(progress: Tensor, curve: Tensor) -> Tensor:
-    """Share of an alpha ramp that is done.
+    """Return the completed share of an alpha ramp.
 
     Args:
         progress: ``float [...]``, elapsed / duration in [0, 1].
@@ -43,26 +43,26 @@ def curve(progress: Tensor, curve: Tensor) -> Tensor:
         dim=-1,
     )
     value = shapes.gather(-1, curve.unsqueeze(-1)).squeeze(-1)
-    # Rounding must not leave a finished ramp a hair short of its target, or an empty one above 0.
+    # Rounding must not leave a finished ramp below its target, or an unstarted one above 0.
     value = torch.where(progress <= 0, torch.zeros_like(value), value)
     return torch.where(progress >= 1, torch.ones_like(value), value)
 
 
 def blend(x: Tensor, s: Tensor, alpha: Tensor | float, algorithm: BlendAlgorithm, gate: Tensor | None = None) -> Tensor:
-    """Host feature with a seed module's output blended in.
+    """Blend a seed module's output into the host's feature.
 
     * ADD: x + alpha (s - x)
     * MULTIPLY: x (1 + alpha tanh(s - x))
     * GATE: x + alpha g (s - x)
 
-    Exactly x at alpha 0 (if s is finite) and wherever s equals x; exactly s under ADD at alpha 1. Computed in fp32 at
-    least and returned in the type of ``x``: a module must not change the precision in which the host goes on.
+    Exactly x at alpha 0 (if s is finite) and wherever s equals x; exactly s under ADD at alpha 1. Computed in at least
+    fp32 and returned in the type of ``x``, because a module must not change the precision of later layers.
 
     Args:
         x: ``float [..., B, C, H, W]`` or ``[..., B, T, C]``, the host feature.
-        s: the module's output, same shape; under AMP it may be of another type.
+        s: the module's output, same shape; under AMP it may have another type.
         alpha: a number, or a tensor that broadcasts against ``x``.
-        algorithm: which formula.
+        algorithm: formula to use.
         gate: in [0, 1], broadcasts against ``x``; for GATE only.
 
     Raises:
@@ -92,7 +92,8 @@ class Gate(nn.Module):
 
     * maps: sigmoid(weight * mean over space + bias), ``[B, C, H, W] -> [B, C, 1, 1]``;
     * sequences: sigmoid(weight * x + bias), ``[B, T, C] -> [B, T, C]``: a mean over tokens would let earlier ones see
-      later ones.
+      later ones;
+    * vectors: the same, ``[B, C] -> [B, C]``.
     """
 
     def __init__(self, channels: int, layout: Layout = Layout.MAP) -> None:
@@ -103,7 +104,7 @@ class Gate(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Return to the state at birth; draws nothing."""
+        """Restore the state at birth; draw no random numbers."""
         self.weight.zero_()
         self.bias.fill_(GATE_BIAS_AT_BIRTH)
 
@@ -114,7 +115,7 @@ class Gate(nn.Module):
 
 
 class BlendedModule(nn.Module):
-    """A seed module with its blend at a fixed alpha: what a grown network holds at a slot.
+    """A seed module blended at a fixed alpha, as grown networks contain it.
 
     Keeps the shape of its input. ``alpha`` is a buffer, so that it is saved with the network.
 
@@ -136,6 +137,7 @@ class BlendedModule(nn.Module):
         self.gate = gate
         self.register_buffer("alpha", torch.tensor(alpha))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, alpha: float | None = None) -> Tensor:
+        """Blend the module into a feature, at ``alpha`` if given, otherwise at the module's own."""
         gate = None if self.gate is None else self.gate(x)
-        return blend(x, self.body(x), self.alpha, self.algorithm, gate)
+        return blend(x, self.body(x), self.alpha if alpha is None else alpha, self.algorithm, gate)

@@ -1,4 +1,4 @@
-"""Carrying out one action per environment, all environments at once."""
+"""Execution of one action per environment, for all environments at once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from esper.growth.actions import (
     STYLE_ALGORITHMS,
     STYLE_CURVES,
     TEMPO_EPOCHS,
+    ActionMasks,
     AlphaSpeed,
     BlendAlgorithm,
     Head,
 )
-from esper.growth.gates import NO_GATE, Verdicts, evaluate_gates
-from esper.growth.legality import legal
+from esper.growth.gates import NO_GATE, GateResults, evaluate_gates
+from esper.growth.legality import legal, permitted
 from esper.growth.stages import AlphaMode, Gate, GrowthRules, Reason, Stage
 from esper.growth.state import SlotState
 
@@ -39,15 +40,15 @@ _SPEED = torch.tensor(ALPHA_SPEED_EPOCHS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What an action did.
+    """Effects of an action.
 
     Attributes:
         success: ``bool [E]``, the action was legal and took effect; always true for WAIT.
-        germinated: ``bool [E, S]``, a module must be made now.
+        germinated: ``bool [E, S]``, a module must be created now.
         removed: ``bool [E, S]``, the module must be freed now.
         restyled: ``bool [E, S]``, the blend algorithm of a present module changed.
         fossilized: ``bool [E, S]``, the module became part of the host.
-        verdicts: gates looked at: G0 for GERMINATE, G5 for FOSSILIZE.
+        gates: evaluated gates: G0 for GERMINATE, G5 for FOSSILIZE.
     """
 
     success: Tensor
@@ -55,7 +56,7 @@ class Applied:
     removed: Tensor
     restyled: Tensor
     fossilized: Tensor
-    verdicts: Verdicts
+    gates: GateResults
 
 
 def apply_actions(state: SlotState, actions: Tensor, compatible: Tensor, rules: GrowthRules) -> Applied:
@@ -66,17 +67,16 @@ def apply_actions(state: SlotState, actions: Tensor, compatible: Tensor, rules: 
         compatible: ``bool [S, B]`` or ``[E, S, B]``, blueprints that fit each place.
     """
     assert actions.shape == (state.num_envs, NUM_HEADS), f"actions have shape {tuple(actions.shape)}"
-    masks = legal(state, compatible, rules)
-    rows = torch.arange(state.num_envs)
     op, slot = actions[:, Head.OP], actions[:, Head.SLOT]
-    fits = masks.blueprint[rows, slot, actions[:, Head.BLUEPRINT]]
-    allowed = masks.slot[rows, op, slot]
-    done = allowed & (fits | (op != OP_GERMINATE))
+    if bool((op == OP_WAIT).all()):
+        return _nothing(state)
+    masks = legal(state, compatible, rules)
+    success = permitted(masks, actions)
     named = one_hot(slot, state.num_slots).bool()  # [E, S]
-    verdicts = _verdicts(state, named, op, allowed, fits, rules)
+    gates = _gate_results(state, named, op, masks, success, rules)
 
     def where(which: int) -> Tensor:
-        return named & (done & (op == which))[:, None]
+        return named & (success & (op == which))[:, None]
 
     germinated, fossilized = where(OP_GERMINATE), where(OP_FOSSILIZE)
     _germinate(state, germinated, actions)
@@ -85,31 +85,46 @@ def apply_actions(state: SlotState, actions: Tensor, compatible: Tensor, rules: 
     state.assign(fossilized, stage=Stage.FOSSILIZED, epochs_in_stage=0)
     state.assign(where(OP_EXTEND), dwell=0)
     return Applied(
-        success=done | (op == OP_WAIT),
+        success=success,
         germinated=germinated,
         removed=removed,
         restyled=restyled,
         fossilized=fossilized,
-        verdicts=verdicts,
+        gates=gates,
     )
 
 
-def _verdicts(
-    state: SlotState, named: Tensor, op: Tensor, allowed: Tensor, fits: Tensor, rules: GrowthRules
-) -> Verdicts:
-    """G0 where an empty slot with room was named, G5 where a HOLDING module was."""
+def _nothing(state: SlotState) -> Applied:
+    """Return the effects of WAIT everywhere, which needs no rule."""
+    none = torch.zeros_like(state.fading)
+    return Applied(
+        success=torch.ones(state.num_envs, dtype=torch.bool),
+        germinated=none,
+        removed=none,
+        restyled=none,
+        fossilized=none,
+        gates=GateResults(
+            gate=torch.full_like(state.stage, NO_GATE), reason=torch.full_like(state.stage, int(Reason.PASSED))
+        ),
+    )
+
+
+def _gate_results(
+    state: SlotState, named: Tensor, op: Tensor, masks: ActionMasks, success: Tensor, rules: GrowthRules
+) -> GateResults:
+    """Evaluate G0 for a chosen empty slot with room, and G5 for a chosen HOLDING module."""
     faced = evaluate_gates(state, rules)
-    g0 = named & (allowed & (op == OP_GERMINATE))[:, None]
+    g0 = named & masks.slot[:, OP_GERMINATE] & (op == OP_GERMINATE)[:, None]
     g5 = named & (op == OP_FOSSILIZE)[:, None] & (faced.gate == Gate.G5)
-    g0_reason = torch.where(fits, int(Reason.PASSED), int(Reason.INCOMPATIBLE))[:, None]
-    return Verdicts(
+    g0_reason = torch.where(success, int(Reason.PASSED), int(Reason.INCOMPATIBLE))[:, None]
+    return GateResults(
         gate=torch.where(g0, int(Gate.G0), torch.where(g5, int(Gate.G5), NO_GATE)),
         reason=torch.where(g0, g0_reason, torch.where(g5, faced.reason, int(Reason.PASSED))),
     )
 
 
 def _germinate(state: SlotState, which: Tensor, actions: Tensor) -> None:
-    """A module at alpha 0 whose first ramp is settled now and starts at G2."""
+    """Set up a module at alpha 0; its first ramp is determined now and starts at G2."""
     style = actions[:, Head.STYLE]
     state.assign(
         which,
@@ -124,7 +139,7 @@ def _germinate(state: SlotState, which: Tensor, actions: Tensor) -> None:
 
 
 def _cull(state: SlotState, which: Tensor, actions: Tensor) -> Tensor:
-    """Remove at once what is switched off or should go INSTANTLY; start the fade of the rest.
+    """Remove modules that are at alpha 0 or to be removed INSTANTLY; start to fade the others.
 
     Returns:
         ``bool [E, S]``, removed.
@@ -139,9 +154,9 @@ def _cull(state: SlotState, which: Tensor, actions: Tensor) -> Tensor:
 
 
 def plant(state: SlotState, which: Tensor, blueprint: Tensor) -> None:
-    """Modules that are part of the host from the start: FOSSILIZED, blended by ADD at alpha 1, never isolated.
+    """Set up modules that are part of the host from the start: FOSSILIZED, blended by ADD at alpha 1, never isolated.
 
-    No limit on their number applies: it is no controller that asks for them.
+    No limit on their number applies, because no controller requests them.
 
     Args:
         which: ``bool [E, S]``, empty slots.
@@ -160,7 +175,7 @@ def plant(state: SlotState, which: Tensor, blueprint: Tensor) -> None:
 
 
 def _set_alpha_target(state: SlotState, which: Tensor, actions: Tensor) -> Tensor:
-    """Ramp from the present alpha to a new target.
+    """Start a ramp from the present alpha to a new target.
 
     Returns:
         ``bool [E, S]``, the blend algorithm changed.
@@ -173,7 +188,7 @@ def _set_alpha_target(state: SlotState, which: Tensor, actions: Tensor) -> Tenso
 
 
 def _start_ramp(state: SlotState, which: Tensor, target: Tensor, actions: Tensor) -> None:
-    """Ramp at the chosen speed and curve, or jump at the next tick where the speed is INSTANT.
+    """Start a ramp at the chosen speed and curve, or jump at the next tick if the speed is INSTANT.
 
     Args:
         target: ``float64 [E or 1, 1]``.

@@ -1,4 +1,4 @@
-"""Which gate each module faces, whether it would pass, and why not.
+"""Gates: the next gate of each module, its result, and the reason if it fails.
 
 A value that was not measured (NaN) never passes: every comparison is written so that NaN makes it false.
 """
@@ -24,7 +24,7 @@ _FACED[Stage.HOLDING] = Gate.G5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateEvaluation:
-    """One gate, looked at once."""
+    """One evaluation of a gate."""
 
     environment: int
     slot: int
@@ -34,11 +34,11 @@ class GateEvaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdicts:
-    """Gates looked at, for all slots at once.
+class GateResults:
+    """Results of evaluated gates, for all slots at once.
 
     Attributes:
-        gate: ``int64 [E, S]``, a :class:`Gate` or -1 where none was looked at.
+        gate: ``int64 [E, S]``, a :class:`Gate`, -1 where none was evaluated.
         reason: ``int64 [E, S]``, a :class:`Reason`; PASSED where ``gate`` is -1.
     """
 
@@ -46,15 +46,15 @@ class Verdicts:
     reason: Tensor
 
     def passed(self, gate: Gate) -> Tensor:
-        """``bool [E, S]``: this gate was looked at and held."""
+        """Return where this gate was evaluated and passed, ``bool [E, S]``."""
         return (self.gate == gate) & (self.reason == Reason.PASSED)
 
-    def only(self, which: Tensor) -> Verdicts:
-        """As if no gate had been looked at elsewhere than at ``which: bool [E, S]``."""
-        return Verdicts(gate=self.gate.where(which, NO_GATE), reason=self.reason.where(which, int(Reason.PASSED)))
+    def only(self, which: Tensor) -> GateResults:
+        """Drop the results everywhere except at ``which: bool [E, S]``."""
+        return GateResults(gate=self.gate.where(which, NO_GATE), reason=self.reason.where(which, int(Reason.PASSED)))
 
     def records(self) -> list[GateEvaluation]:
-        """Readable records of the gates looked at, by environment and slot."""
+        """Return readable records of the evaluated gates, by environment and slot."""
         return [
             GateEvaluation(
                 environment=environment,
@@ -68,7 +68,7 @@ class Verdicts:
 
 
 def faced_gate(state: SlotState) -> Tensor:
-    """Gate that each module faces next.
+    """Return the gate that each module faces next.
 
     Returns:
         ``int64 [E, S]``, -1 where there is none: no gate applies to a fading module.
@@ -77,12 +77,12 @@ def faced_gate(state: SlotState) -> Tensor:
 
 
 def at_target(state: SlotState) -> Tensor:
-    """``bool [E, S]``: no ramp is pending and alpha is exactly its target."""
+    """Return where no ramp is pending and alpha is exactly its target, ``bool [E, S]``."""
     return (state.alpha_mode == AlphaMode.HOLD) & (state.alpha == state.alpha_target)
 
 
-def evaluate_gates(state: SlotState, rules: GrowthRules) -> Verdicts:
-    """Verdict of the gate that each module faces, on the state as it is."""
+def evaluate_gates(state: SlotState, rules: GrowthRules) -> GateResults:
+    """Evaluate the gate that each module faces, without changing the state."""
     gate = faced_gate(state)
     healthy = state.gradient_health >= rules.min_gradient_health
     finite = state.parameters_finite
@@ -95,17 +95,18 @@ def evaluate_gates(state: SlotState, rules: GrowthRules) -> Verdicts:
         ((gate == Gate.G3) & ~at_target(state), Reason.ALPHA),
         ((gate == Gate.G5) & ~state.measured_since_ramp, Reason.CONTRIBUTION_UNMEASURED),
     )
-    reason = torch.zeros_like(gate)
-    for failed, name in failures:
-        reason = torch.where((gate != NO_GATE) & (reason == Reason.PASSED) & failed, int(name), reason)
+    reason = torch.full_like(gate, Reason.PASSED)
+    for failed, name in reversed(failures):
+        reason = reason.masked_fill(failed, int(name))
+    reason = reason.masked_fill(gate == NO_GATE, int(Reason.PASSED))
     ready = (gate == Gate.G2) & (reason == Reason.PASSED)
     if ready.any():
         reason = torch.where(ready & ~_takes_place(state, ready, rules), int(Reason.NO_PLACE), reason)
-    return Verdicts(gate=gate, reason=reason)
+    return GateResults(gate=gate, reason=reason)
 
 
 def _takes_place(state: SlotState, ready: Tensor, rules: GrowthRules) -> Tensor:
-    """Which ready modules get one of the free kept places: best measured preview first, then canonical order.
+    """Return which ready modules get a free kept place: best measured preview first, then canonical order.
 
     Args:
         ready: ``bool [E, S]``.

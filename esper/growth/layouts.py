@@ -1,4 +1,4 @@
-"""How a feature at a place is laid out, which decides what may grow there.
+"""Layouts of a feature's axes, which decide the blueprints that fit a place.
 
 Axis legend: B = samples, C = channels, H, W = space, T = tokens.
 """
@@ -9,26 +9,28 @@ from enum import Enum
 
 
 class Layout(Enum):
-    """Axes of a feature of one copy of a host."""
+    """Axes of the feature of a single host."""
 
     MAP = "[B, C, H, W]"
     SEQUENCE = "[B, T, C]"
+    VECTOR = "[B, C]"
 
     @property
     def num_axes(self) -> int:
-        """Axes of a feature, samples included."""
-        return 4 if self is Layout.MAP else 3
+        """Number of axes of a feature, samples included."""
+        return self.value.count(",") + 1
 
     def per_channel(self, channels: int) -> tuple[int, ...]:
         """Shape of a parameter with one number per channel, so that it broadcasts against one sample."""
-        return (channels, 1, 1) if self is Layout.MAP else (1, channels)
+        return {Layout.MAP: (channels, 1, 1), Layout.SEQUENCE: (1, channels), Layout.VECTOR: (channels,)}[self]
 
     def probe(self, channels: int, size: int) -> tuple[int, ...]:
         """Shape of a small feature: two samples, ``size`` pixels a side or ``size`` tokens."""
-        return (2, channels, size, size) if self is Layout.MAP else (2, size, channels)
+        sample = {Layout.MAP: (channels, size, size), Layout.SEQUENCE: (size, channels), Layout.VECTOR: (channels,)}
+        return 2, *sample[self]
 
 
-FAMILY_LAYOUTS: dict[str, Layout] = {"cnn": Layout.MAP, "transformer": Layout.SEQUENCE}
+FAMILY_LAYOUTS: dict[str, Layout] = {"cnn": Layout.MAP, "transformer": Layout.SEQUENCE, "mlp": Layout.VECTOR}
 """Layout of the features that each family of blueprints serves."""
 
 

@@ -1,6 +1,6 @@
-"""What is legal: written once, read by masking and by execution.
+"""Legality of actions, defined once for both masks and execution.
 
-Masks forbid only what is physically impossible; when to act is the controller's business.
+Masks forbid only the physically impossible; the timing of actions is up to the controller.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from esper.growth.actions import (
     OP_SET_ALPHA_TARGET,
     OP_WAIT,
     ActionMasks,
+    Head,
 )
 from esper.growth.gates import evaluate_gates
 from esper.growth.stages import Gate, GrowthRules, Stage
@@ -24,7 +25,7 @@ from esper.growth.state import SlotState
 
 
 def legal(state: SlotState, compatible: Tensor, rules: GrowthRules) -> ActionMasks:
-    """Legal actions of every environment.
+    """Return the legal actions of every environment.
 
     Args:
         compatible: ``bool [S, B]`` or ``[E, S, B]``, blueprints that fit each place (gate G0).
@@ -46,3 +47,19 @@ def legal(state: SlotState, compatible: Tensor, rules: GrowthRules) -> ActionMas
     op = slot.any(-1)
     op[:, OP_WAIT] = True
     return ActionMasks(op=op, slot=slot, blueprint=fits, alpha=state.alpha.float())
+
+
+def permitted(masks: ActionMasks, actions: Tensor) -> Tensor:
+    """Return which actions are legal as a whole: the op, its slot, and for GERMINATE the blueprint.
+
+    Args:
+        masks: masks of E environments.
+        actions: ``int64 [E, 8]``, one for each environment, or ``[1, N, 8]``, the same N for all.
+
+    Returns:
+        ``bool [E]`` or ``[E, N]``.
+    """
+    rows = torch.arange(len(masks.op)).reshape(-1, *[1] * (actions.ndim - 2))
+    op, slot = actions[..., Head.OP], actions[..., Head.SLOT]
+    fits = masks.blueprint[rows, slot, actions[..., Head.BLUEPRINT]] | (op != OP_GERMINATE)
+    return (masks.slot[rows, op, slot] & fits) | (op == OP_WAIT)

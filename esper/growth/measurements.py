@@ -1,4 +1,4 @@
-"""Writing measurements into the slot state. NaN is "not measured" everywhere.
+"""Recording of measurements in the slot state. NaN means "not measured" everywhere.
 
 Axis legend: E = environments, S = slots.
 """
@@ -16,7 +16,7 @@ _BLENDED = stage_table(Stage.BLENDING, Stage.HOLDING)
 
 
 def record_parameters(state: SlotState, num_parameters: Tensor, finite: Tensor) -> None:
-    """Size of each module, and whether all its parameters are finite.
+    """Record the size of each module, and whether all its parameters are finite.
 
     Args:
         num_parameters: ``int64 [E, S]``.
@@ -26,7 +26,7 @@ def record_parameters(state: SlotState, num_parameters: Tensor, finite: Tensor) 
 
 
 def gradient_health(norm: Tensor, vanish: float, explode: float) -> Tensor:
-    """1 for a norm inside [vanish, explode], falling to 0 outside as the ratio to the bound; 0 for infinity.
+    """Return 1 for a norm inside [vanish, explode], falling to 0 outside as the ratio to the bound; 0 for infinity.
 
     Args:
         norm: any shape, NaN where not measured.
@@ -42,7 +42,7 @@ def gradient_health(norm: Tensor, vanish: float, explode: float) -> Tensor:
 def record_gradients(
     state: SlotState, norms: Tensor, host_norm: Tensor, host_params: Tensor, rules: GrowthRules
 ) -> None:
-    """Gradient statistics of the epoch just trained: an epoch without them leaves "not measured".
+    """Record gradient statistics of the last epoch; an epoch without them resets the values to "not measured".
 
     Args:
         norms: ``float [E, S]``, NaN where none was measured, infinite where a gradient was not finite.
@@ -50,7 +50,7 @@ def record_gradients(
         host_params: ``int64 [E]``.
     """
     norm = torch.where(state.present, norms.double(), torch.nan)
-    # norm / host norm, corrected for the sizes over which they are taken; meaningless without either.
+    # norm / host norm, corrected for their numbers of parameters; undefined without either.
     sizes = host_params.double()[:, None] / state.num_parameters
     ratio = norm / host_norm.double()[:, None] * sizes.sqrt()
     state.previous_health = torch.where(state.gradient_health.isnan(), state.previous_health, state.gradient_health)
@@ -64,13 +64,13 @@ def record_gradients(
 def record_contributions(
     state: SlotState, values: Tensor, interaction: Tensor | None = None, boost: Tensor | None = None
 ) -> None:
-    """Counterfactual results of the epoch just trained: an epoch without them leaves the last ones to age.
+    """Record counterfactual results of the last epoch; in an epoch without them, the previous ones age.
 
     Args:
-        values: ``float [E, S]``, points, NaN where not measured: with the module minus without it, or the preview of
-            a module in TRAINING.
-        interaction: ``float [E, S]``, points, NaN where not measured.
-        boost: likewise.
+        values: ``float [E, S]``, points with the module minus points without it, or the preview of a module in
+            TRAINING; NaN where not measured.
+        interaction: ``float [E, S]``, points, sum of the module's interactions; NaN where not measured.
+        boost: ``float [E, S]``, points, the strongest of these interactions; NaN where not measured.
     """
     measured = state.present & ~values.isnan()
     settled = _BLENDED[state.stage] & at_target(state)

@@ -1,4 +1,4 @@
-"""Readable records of slots, for everything that should not read the arrays."""
+"""Readable records of slots, for code that should not depend on the state arrays."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _BEHIND: dict[Stage, tuple[Gate, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedReport:
-    """One slot and its module. ``None`` is "no module" or "not measured", never a stand-in number.
+    """A slot and its module. ``None`` means "no module" or "not measured", never a substitute number.
 
     Attributes:
         alpha, alpha_target: share of the module in the host's forward pass.
         age: trained epochs. ``dwell``: those in TRAINING since the last dwell restart.
         seed_params, host_params: parameter counts.
-        contribution: points; a preview while in TRAINING. ``contribution_velocity``: since the measurement before.
+        contribution: points; a preview while in TRAINING. ``contribution_velocity``: change since the previous
+            measurement.
         contribution_age: epochs since it was measured.
-        gates: by gate name: true where passed, the present verdict of the gate that is faced next, ``None`` for gates
-            that are not looked at.
+        gates: by gate name: true where passed, the present result of the gate that is faced next, ``None`` for gates
+            that are not evaluated.
     """
 
     slot_id: str
@@ -63,15 +64,15 @@ def reports(
     rules: GrowthRules,
     blueprint_ids: Sequence[str],
 ) -> dict[str, SeedReport]:
-    """Reports of all slots of one environment, empty ones included, by slot id in the order of ``slot_ids``.
+    """Report on all slots of one environment, empty ones included, by slot id in the order of ``slot_ids``.
 
     ``blueprint_ids`` are in index order, those of plugins included.
     """
     assert len(slot_ids) == state.num_slots, f"{len(slot_ids)} slot ids for {state.num_slots} slots"
     one = state[environment : environment + 1]
-    verdicts = evaluate_gates(one, rules)
+    faced = evaluate_gates(one, rules)
     rows = {name: values[0].tolist() for name, values in one.to_dict().items()}
-    gates, reasons = verdicts.gate[0].tolist(), verdicts.reason[0].tolist()
+    gates, reasons = faced.gate[0].tolist(), faced.reason[0].tolist()
     return {
         slot_id: _report(
             slot_id,

@@ -1,4 +1,4 @@
-"""Slot ids: their form, their one order, and which places of a host become slots.
+"""Slot ids: their form, their canonical order, and the selection of a host's places as slots.
 
 ``r{row}c{col}``: the column is the position along the host's depth, the row the kind of place (0 after a block's
 convolution or attention, 1 after its pooling or MLP).
@@ -14,7 +14,7 @@ SLOT_PATTERN = re.compile(r"r(0|[1-9][0-9]*)c(0|[1-9][0-9]*)")
 
 
 def parse_slot_id(slot_id: str) -> tuple[int, int]:
-    """Row and column of a slot id.
+    """Return row and column of a slot id.
 
     Raises:
         ValueError: the id is not of the form ``r{row}c{col}``.
@@ -26,7 +26,7 @@ def parse_slot_id(slot_id: str) -> tuple[int, int]:
 
 
 def sort_slot_ids(slot_ids: Iterable[str]) -> tuple[str, ...]:
-    """Slot ids in canonical order: by column, then row. The only function that decides order.
+    """Sort slot ids in canonical order, by column, then row. No other function decides the order.
 
     Raises:
         ValueError: an id is malformed.
@@ -40,14 +40,14 @@ def sort_slot_ids(slot_ids: Iterable[str]) -> tuple[str, ...]:
 
 
 def select_slots(places: Sequence[str], num_slots: int, ids: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Choose the slots of a run among the places that a host offers.
+    """Choose the slots of a run among the places of a host.
 
-    Without ``ids`` the slots are spread evenly: the places are cut into ``num_slots`` equal stretches of depth and the
-    middle of each is taken.
+    Without ``ids`` the slots are spread evenly: the places are divided into ``num_slots`` equal ranges of depth, and
+    the middle of each is chosen.
 
     Args:
         places: slot ids of the host's places, in any order.
-        num_slots: how many to choose, at least 1.
+        num_slots: number of slots, at least 1.
         ids: an explicit choice instead, of the same length.
 
     Returns:

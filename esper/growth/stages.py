@@ -1,16 +1,16 @@
-"""The words of a slot's life: stages, alpha modes, gates and the numbers that bound growth."""
+"""Terms of a slot's life: stages, alpha modes and gates, and the numeric rules of growth."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class Stage(IntEnum):
-    """Where a slot stands. The index is the position in the one-hot feature."""
+    """Stage of a slot. The index is the position in the one-hot feature."""
 
     UNKNOWN = 0
-    """What a corrupt record decodes to; no slot of a running environment has it."""
+    """Result of decoding a corrupt record; no slot of a running environment has it."""
     DORMANT = 1
     GERMINATED = 2
     TRAINING = 3
@@ -27,7 +27,7 @@ NUM_STAGES = len(Stage)
 
 
 class AlphaMode(IntEnum):
-    """What alpha does at the next tick: nothing, one epoch of a ramp, or a jump to its target."""
+    """Change of alpha at the next tick: none, one epoch of a ramp, or a jump to its target."""
 
     HOLD = 0
     RAMP = 1
@@ -35,7 +35,7 @@ class AlphaMode(IntEnum):
 
 
 class Gate(IntEnum):
-    """Conditions of a transition, named by the stage they lead into. There is no G4."""
+    """Conditions of a transition, named by the stage that they lead to. There is no G4."""
 
     G0 = 0
     """Into GERMINATED: the blueprint fits the place."""
@@ -49,8 +49,15 @@ class Gate(IntEnum):
     """Into FOSSILIZED: contribution measured since the ramp ended."""
 
 
+class Incubation(StrEnum):
+    """Source of the gradient of an isolated seed module: a pass of its own, or the host's pass."""
+
+    auxiliary = "auxiliary"
+    straight_through = "straight_through"
+
+
 class Reason(IntEnum):
-    """Why a gate failed. Text: :data:`REASONS`."""
+    """Reason why a gate failed, with texts in :data:`REASONS`."""
 
     PASSED = 0
     INCOMPATIBLE = 1
@@ -79,7 +86,7 @@ assert len(REASONS) == len(Reason)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthRules:
-    """Plain numbers that bound growth.
+    """Numeric rules of growth.
 
     Attributes:
         max_developing: modules in GERMINATED and TRAINING at once, per environment.
@@ -95,10 +102,10 @@ class GrowthRules:
 
     max_developing: int
     max_seeds: int
-    min_training_epochs: int = 5
-    min_cull_age: int = 1
-    embargo_epochs: int = 3
-    resetting_epochs: int = 1
-    min_gradient_health: float = 0.7
-    vanish_norm: float = 1e-6
-    explode_norm: float = 1e2
+    min_training_epochs: int
+    min_cull_age: int
+    embargo_epochs: int
+    resetting_epochs: int
+    min_gradient_health: float
+    vanish_norm: float
+    explode_norm: float

@@ -51,7 +51,7 @@ _EMPTY: dict[str, tuple[torch.dtype, float]] = {
 
 
 def stage_table(*stages: Stage) -> Tensor:
-    """``bool [10]``: true at the given stages, to be indexed by a stage tensor."""
+    """Return a table ``bool [10]``, true at the given stages, to be indexed by a stage tensor."""
     table = torch.zeros(NUM_STAGES, dtype=torch.bool)
     table[list(stages)] = True
     return table
@@ -65,7 +65,7 @@ _KEPT = stage_table(Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
 
 @dataclass(slots=True, kw_only=True)
 class SlotState:
-    """Everything the rules of growth know about every slot: CPU tensors ``[E, S]``.
+    """State of every slot under the rules of growth: CPU tensors ``[E, S]``.
 
     Functions of this package replace fields rather than write into them, so a field read earlier does not change.
 
@@ -129,13 +129,13 @@ class SlotState:
 
     @classmethod
     def empty(cls, num_envs: int, num_slots: int) -> SlotState:
-        """All slots DORMANT."""
+        """Return a state with all slots DORMANT."""
         shape = (num_envs, num_slots)
         return cls(**{name: torch.full(shape, value, dtype=dtype) for name, (dtype, value) in _EMPTY.items()})
 
     @classmethod
     def from_dict(cls, tensors: Mapping[str, Tensor]) -> SlotState:
-        """Inverse of :meth:`to_dict`; the tensors are copied.
+        """Rebuild from :meth:`to_dict`; the tensors are copied.
 
         Raises:
             ValueError: fields are missing or left over, shapes or types differ, or a stage is UNKNOWN.
@@ -159,30 +159,36 @@ class SlotState:
             )
         return cls(**{name: tensors[name].detach().cpu().clone() for name in _EMPTY})
 
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the fields that :meth:`to_dict` returned; arguments and errors as for :meth:`from_dict`."""
+        loaded = SlotState.from_dict(tensors)
+        for name in _EMPTY:
+            setattr(self, name, getattr(loaded, name))
+
     def to_dict(self) -> dict[str, Tensor]:
-        """Copies of all fields by name."""
+        """Copy all fields by name."""
         return {name: getattr(self, name).clone() for name in _EMPTY}
 
     def clone(self) -> SlotState:
-        """A copy that shares nothing."""
+        """Return an independent copy."""
         return SlotState(**self.to_dict())
 
     def __getitem__(self, index: Tensor | slice) -> SlotState:
-        """The state of some environments (a slice shares their tensors)."""
+        """Select environments (a slice shares their tensors)."""
         return SlotState(**{name: getattr(self, name)[index] for name in _EMPTY})
 
     def reset(self, which: Tensor) -> None:
-        """Empty all slots of some environments, ``which: bool [E]``."""
+        """Empty all slots of the environments ``which: bool [E]``."""
         self.clear(which[:, None].expand_as(self.stage))
 
     def clear(self, which: Tensor) -> None:
-        """Give some slots, ``which: bool [E, S]``, the values of an empty one."""
+        """Reset the slots ``which: bool [E, S]`` to the values of an empty one."""
         if which.any():
             for name, (_, value) in _EMPTY.items():
                 setattr(self, name, getattr(self, name).masked_fill(which, value))
 
     def assign(self, which: Tensor, **values: Tensor | float) -> None:
-        """Set fields of some slots, ``which: bool [E, S]``, to numbers or tensors broadcastable to it."""
+        """Set fields of the slots ``which: bool [E, S]`` to numbers or tensors broadcastable to it."""
         if not which.any():
             return
         for name, value in values.items():
@@ -192,30 +198,32 @@ class SlotState:
 
     @property
     def num_envs(self) -> int:
+        """Number of environments, E."""
         return self.stage.shape[0]
 
     @property
     def num_slots(self) -> int:
+        """Number of slots, S."""
         return self.stage.shape[1]
 
     @property
     def present(self) -> Tensor:
-        """``bool [E, S]``: the slot holds a module."""
+        """Slots that hold a module, ``bool [E, S]``."""
         return _PRESENT[self.stage]
 
     @property
     def live(self) -> Tensor:
-        """``bool [E, S]``: the controller may still decide about the module."""
+        """Slots with a module that the controller can still act on, neither FOSSILIZED nor fading, ``bool [E, S]``."""
         return _LIVE[self.stage] & ~self.fading
 
     @property
     def developing(self) -> Tensor:
-        """``bool [E, S]``: counts towards ``max_developing``."""
+        """Slots that count towards ``max_developing``, ``bool [E, S]``."""
         return _DEVELOPING[self.stage]
 
     @property
     def kept(self) -> Tensor:
-        """``bool [E, S]``: counts towards ``max_seeds``."""
+        """Slots that count towards ``max_seeds``, ``bool [E, S]``."""
         return _KEPT[self.stage] | self.fading
 
 

@@ -1,4 +1,4 @@
-"""What happens by itself: alphas and clocks tick with every epoch, stages move where their gate holds."""
+"""Automatic changes: alphas and clocks advance with every epoch, and stages change when their gate passes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import torch
 from torch import Tensor
 
 from esper.growth.blending import curve as curve_value
-from esper.growth.gates import Verdicts, evaluate_gates
+from esper.growth.gates import GateResults, evaluate_gates
 from esper.growth.stages import AlphaMode, Gate, GrowthRules, Stage
 from esper.growth.state import SlotState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transitions:
-    """The mechanical transitions of one epoch, at most one per slot.
+    """The automatic stage changes of one epoch, at most one per slot.
 
     Attributes:
         before: ``int64 [E, S]``, stages before.
         after: ``int64 [E, S]``, stages after.
         removed: ``bool [E, S]``, a fade ended: the module must be freed now.
-        verdicts: the gates looked at.
+        gates: evaluated gates.
     """
 
     before: Tensor
     after: Tensor
     removed: Tensor
-    verdicts: Verdicts
+    gates: GateResults
 
 
 def tick(state: SlotState) -> None:
@@ -62,9 +62,9 @@ def transition(state: SlotState, rules: GrowthRules) -> Transitions:
 
     # After the removals, so that a place freed in this epoch can be taken in it.
     faced = evaluate_gates(state, rules)
-    verdicts = faced.only(faced.gate != Gate.G5)  # FOSSILIZED is entered by an action only
-    state.assign(verdicts.passed(Gate.G1), stage=Stage.TRAINING)
-    blending = verdicts.passed(Gate.G2)
+    gates = faced.only(faced.gate != Gate.G5)  # FOSSILIZED is entered by an action only
+    state.assign(gates.passed(Gate.G1), stage=Stage.TRAINING)
+    blending = gates.passed(Gate.G2)
     state.assign(
         blending,
         stage=Stage.BLENDING,
@@ -72,15 +72,16 @@ def transition(state: SlotState, rules: GrowthRules) -> Transitions:
         alpha_start=0.0,
         ramp_elapsed=0,
         ramp_duration=state.tempo_epochs,
+        measured_since_ramp=False,
     )
-    state.assign(verdicts.passed(Gate.G3), stage=Stage.HOLDING)
+    state.assign(gates.passed(Gate.G3), stage=Stage.HOLDING)
     _recover(state, before, rules)
     state.epochs_in_stage = state.epochs_in_stage.masked_fill(state.stage != before, 0)
-    return Transitions(before=before, after=state.stage, removed=removed, verdicts=verdicts)
+    return Transitions(before=before, after=state.stage, removed=removed, gates=gates)
 
 
 def _recover(state: SlotState, before: Tensor, rules: GrowthRules) -> None:
-    """CULLED, EMBARGOED, RESETTING and back to DORMANT."""
+    """Advance slots from CULLED through EMBARGOED and RESETTING back to DORMANT."""
     rested = (before == Stage.EMBARGOED) & (state.epochs_in_stage >= rules.embargo_epochs)
     renewed = (before == Stage.RESETTING) & (state.epochs_in_stage >= rules.resetting_epochs)
     state.assign(before == Stage.CULLED, stage=Stage.EMBARGOED)

@@ -1,45 +1,47 @@
-"""Host networks: what grows. One registry; adding a host is one module and one line in :data:`HOSTS`."""
+"""Host networks, in one registry.
+
+To add a kind of host, write a module and add one line to :data:`HOSTS` in ``registry.py``, or call
+:func:`register_host` from your own module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from esper.hosts.base import Place, SegmentedHost
-from esper.hosts.cnn import CNNHost, build_cnn
-from esper.hosts.custom import CustomHost, build_custom
 from esper.hosts.faults import check_fault, parse_faults
-from esper.hosts.init import reset_parameters
-from esper.hosts.masks import fault_mask
-from esper.hosts.transformer import TransformerHost, build_transformer
+from esper.runtime.lazy import names_of
 
-HOSTS: dict[str, Callable[..., SegmentedHost]] = {
-    "cnn": build_cnn,
-    "transformer": build_transformer,
-    "custom": build_custom,
-}
-
-READS: dict[str, tuple[str, ...]] = {"cnn": ("images",), "transformer": ("tokens",), "custom": ("images", "tokens")}
-"""Kinds of task that each can be trained on."""
-
-
-def build_host(name: str, **arguments: object) -> SegmentedHost:
-    """Build a host.
-
-    Args:
-        name: a key of :data:`HOSTS`.
-        arguments: what that host's builder takes: numbers of the task, and the host's own shape.
-
-    Raises:
-        ValueError: unknown name, or a shape that the builder refuses.
-    """
-    if name not in HOSTS:
-        raise ValueError(f"unknown host {name!r}; known: {', '.join(sorted(HOSTS))}")
-    return HOSTS[name](**arguments)
-
+if TYPE_CHECKING:
+    from esper.hosts.base import Place, SegmentedHost
+    from esper.hosts.cnn import CNNHost
+    from esper.hosts.custom import CustomHost
+    from esper.hosts.init import reset_parameters
+    from esper.hosts.masks import fault_mask
+    from esper.hosts.registry import HOSTS, build_host, register_host
+    from esper.hosts.transformer import TransformerHost
+else:
+    __getattr__ = names_of(
+        __name__,
+        {
+            "base": (
+                "Place",
+                "SegmentedHost",
+            ),
+            "cnn": ("CNNHost",),
+            "custom": ("CustomHost",),
+            "init": ("reset_parameters",),
+            "masks": ("fault_mask",),
+            "registry": (
+                "HOSTS",
+                "build_host",
+                "register_host",
+            ),
+            "transformer": ("TransformerHost",),
+        },
+    )
 
 __all__ = [
     "HOSTS",
-    "READS",
     "CNNHost",
     "CustomHost",
     "Place",
@@ -49,5 +51,6 @@ __all__ = [
     "check_fault",
     "fault_mask",
     "parse_faults",
+    "register_host",
     "reset_parameters",
 ]

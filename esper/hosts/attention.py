@@ -1,4 +1,4 @@
-"""Causal self-attention without parameters: what hosts and blueprints put between their projections.
+"""Causal self-attention without parameters, used between the projections of hosts and blueprints.
 
 Axis legend: B = samples, H = heads, T = tokens, D = channels of a head, C = H * D, R = rows of a mapping.
 """
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 
 class CausalAttention(nn.Module):
-    """Every token reads itself and earlier ones.
+    """Causal self-attention, in which every token reads itself and earlier ones.
 
     ``[B, T, 3 C] -> [B, T, C]``, from queries, keys and values side by side.
 
     Args:
         width: C.
         num_heads: H.
-        window: how many tokens each reads, itself included; ``None`` for all.
+        window: number of tokens that each token reads, itself included; ``None`` for all.
 
     Raises:
-        ValueError: the heads do not divide the width.
+        ValueError: the number of heads does not divide the width.
     """
 
     def __init__(self, width: int, num_heads: int, window: int | None = None) -> None:
@@ -40,42 +40,45 @@ class CausalAttention(nn.Module):
         return attend(q, k, v, self.window).transpose(1, 2).flatten(2)
 
     def extra_repr(self) -> str:
-        """Numbers for ``repr``, which names what was calibrated."""
+        """Show heads and window in ``repr``, which identifies a calibrated host."""
         return f"num_heads={self.num_heads}, window={self.window}"
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:
-    """Causal attention by torch's fused kernels: ``[B, H, T, D]`` each.
+    """Compute causal attention with torch's fused kernels, for ``q``, ``k`` and ``v`` of shape ``[B, H, T, D]``.
 
-    The kernels want exactly one axis of samples. Inside ``vmap`` torch has no rule for the CPU's kernel and none for
-    masks (it loops over rows, with a warning), so rows become samples: attention has no parameters to keep apart.
+    The kernels need exactly one axis of samples, and torch has no ``vmap`` rule for the CPU's kernel or for masks (it
+    loops over rows, with a warning). Under ``vmap``, rows are therefore folded into samples, which is exact because
+    attention has no parameters.
     """
-    # Nothing public says whether a transform is active; torch.compile sees through vmap by itself.
+    # There is no public test for an active transform; torch.compile handles vmap itself.
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         folded: Tensor = _Folded.apply(q, k, v, window)  # type: ignore[no-untyped-call]
         return folded
     if window is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=sliding_window(q.shape[-2], window, q.device))
+    # An export traces tensors without values, of which none may be kept for later calls.
+    mask = sliding_window.__wrapped__ if torch.compiler.is_exporting() else sliding_window
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask(q.shape[-2], window, q.device))
 
 
 class _Folded(torch.autograd.Function):
-    """:func:`attend` under ``vmap``; gradients are those of the folded call, so that there is no ``backward`` here."""
+    """:func:`attend` with a ``vmap`` rule; the folded call computes the gradients, so there is no ``backward`` here."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
-        """Without rows."""
+        """Compute attention without a row axis."""
         return attend(q, k, v, window)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Nothing to keep."""
+        """Save nothing, because there is no ``backward``."""
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor, v: Tensor, window: int | None
     ) -> tuple[Tensor, int]:
-        """``[R, B, H, T, D]`` as ``[R * B, H, T, D]``."""
+        """Fold rows into samples: ``[R, B, H, T, D]`` becomes ``[R * B, H, T, D]``."""
         rows = info.batch_size
 
         def fold(x: Tensor, axis: int | None) -> Tensor:
@@ -88,6 +91,6 @@ class _Folded(torch.autograd.Function):
 
 @lru_cache(maxsize=16)
 def sliding_window(length: int, window: int, device: torch.device) -> Tensor:
-    """``bool [T, T]``: whether the row's token reads the column's, one of the last ``window`` up to itself."""
+    """Return the mask ``bool [T, T]``: the row's token reads the column's, one of the last ``window`` up to itself."""
     ones = torch.ones(length, length, dtype=torch.bool, device=device)
     return ones.tril() & ones.triu(1 - window)

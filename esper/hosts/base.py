@@ -1,4 +1,4 @@
-"""A host network: segments with places between them, where seed modules may stand.
+"""Host networks: segments with places between them that can hold seed modules.
 
 ``x -> segments[0] -> place 0 -> segments[1] -> place 1 -> ... -> segments[n] -> logits``
 """
@@ -18,12 +18,13 @@ from esper.hosts.init import reset_parameters
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a seed module may stand.
+    """A place in a host that can hold a seed module.
 
     Attributes:
-        slot_id: its name.
-        channels: of the feature there.
-        family: whose blueprints fit there; it says how the feature is laid out (:mod:`esper.growth.layouts`).
+        slot_id: name of the slot.
+        channels: channels of the feature there.
+        family: host family whose blueprints fit there; it determines the axes of the feature
+            (:mod:`esper.growth.layouts`).
     """
 
     slot_id: str
@@ -32,30 +33,31 @@ class Place:
 
     @property
     def site(self) -> tuple[str, int]:
-        """What decides which blueprints fit: family and channels."""
+        """Family and channels, which decide whether a blueprint fits."""
         return self.family, self.channels
 
     @property
     def layout(self) -> Layout:
-        """Axes of the feature there."""
+        """Layout of the feature's axes."""
         return layout_of(self.family)
 
 
 class SegmentedHost(nn.Module):
-    """A host that runs whole or by segments, with modules at its places applied in both.
+    """A host that runs as a whole or by segments; both apply the modules at its places.
 
     Args:
         segments: one more than places; ordinary modules, traceable by ``torch.fx``.
         places: in canonical order, place i between segments i and i + 1.
-        num_classes: logits of a sample, or of a token.
+        num_classes: number of logits of a sample, or of a token.
 
     Raises:
         ValueError: counts do not fit, or the places are not in canonical order.
     """
 
-    family: str
+    family = "custom"
+    """Kind of host, which determines its possible faults."""
     num_blocks = 0
-    """Blocks or layers that a fault may name."""
+    """Number of blocks or layers that the name of a fault may refer to."""
 
     def __init__(self, segments: Sequence[nn.Module], places: Sequence[Place], num_classes: int) -> None:
         super().__init__()
@@ -67,7 +69,7 @@ class SegmentedHost(nn.Module):
             raise ValueError(f"places must be distinct and in canonical order, not {', '.join(slot_ids)}")
         self.segments = nn.ModuleList(segments)
         self.places = tuple(places)
-        self.slots = nn.ModuleDict()
+        self.attached = nn.ModuleDict()
 
     @property
     def slot_ids(self) -> tuple[str, ...]:
@@ -75,7 +77,7 @@ class SegmentedHost(nn.Module):
         return tuple(place.slot_id for place in self.places)
 
     def place_index(self, slot_id: str) -> int:
-        """Position of a place.
+        """Return the position of a place.
 
         Raises:
             ValueError: the host has no such place.
@@ -92,23 +94,23 @@ class SegmentedHost(nn.Module):
             ValueError: no such place, or it is taken.
         """
         self.place_index(slot_id)
-        if slot_id in self.slots:
+        if slot_id in self.attached:
             raise ValueError(f"place {slot_id} is taken; detach the module there first")
-        self.slots[slot_id] = module
+        self.attached[slot_id] = module
 
     def detach(self, slot_id: str) -> nn.Module:
-        """Take the module at a place out and return it.
+        """Remove the module at a place and return it.
 
         Raises:
             ValueError: no such place, or it is empty.
         """
         self.place_index(slot_id)
-        if slot_id not in self.slots:
+        if slot_id not in self.attached:
             raise ValueError(f"place {slot_id} is empty")
-        return self.slots.pop(slot_id)
+        return self.attached.pop(slot_id)
 
     def named_host_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters of the host itself, without those of attached modules."""
+        """Iterate over the host's own parameters, without those of attached modules."""
         return self.segments.named_parameters(prefix="segments")
 
     def reset(self, generator: torch.Generator) -> None:
@@ -116,33 +118,33 @@ class SegmentedHost(nn.Module):
         reset_parameters(self.segments, generator)
 
     def place(self, slot_id: str) -> Place:
-        """The place of that id; raises ``ValueError`` where there is none."""
+        """Return the place with an id; raise ``ValueError`` if there is none."""
         return self.places[self.place_index(slot_id)]
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, C, H, W] -> [B, num_classes]``, or ``int64 [B, T] -> [B, T, num_classes]``."""
+        """Compute logits: ``[B, C, H, W] -> [B, num_classes]``, or ``int64 [B, T] -> [B, T, num_classes]``."""
         x = self.segments[0](x)
         for position in range(len(self.places)):
             x = self._step(position, x)
         return x
 
     def forward_to(self, slot_id: str, x: Tensor) -> Tensor:
-        """The feature that arrives at a place, before the module there."""
+        """Run the host from its input to a place; return the feature there, to which its module is not applied yet."""
         x = self.segments[0](x)
         for position in range(self.place_index(slot_id)):
             x = self._step(position, x)
         return x
 
     def forward_from(self, slot_id: str, h: Tensor) -> Tensor:
-        """Logits from the feature that arrived at a place; the module there is applied."""
+        """Run the host from the feature at a place, where the module is applied first; return the logits."""
         for position in range(self.place_index(slot_id), len(self.places)):
             h = self._step(position, h)
         return h
 
     def _step(self, position: int, h: Tensor) -> Tensor:
-        """From the feature that arrives at one place to the one that arrives at the next, or to the logits."""
+        """Run from the feature at one place to the feature at the next, or to the logits."""
         slot_id = self.places[position].slot_id
-        if slot_id in self.slots:
-            h = self.slots[slot_id](h)
+        if slot_id in self.attached:
+            h = self.attached[slot_id](h)
         out: Tensor = self.segments[position + 1](h)
         return out

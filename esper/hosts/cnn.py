@@ -1,5 +1,7 @@
 """Convolutional host: blocks of conv-GroupNorm-ReLU, some with pooling, and a linear head.
 
+GroupNorm instead of BatchNorm: statistics per sample keep stacked environments independent and make export exact.
+
 GroupNorm, not BatchNorm: statistics per sample keep stacked environments apart and make export exact.
 """
 
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from esper.hosts.base import Place, SegmentedHost
+from esper.hosts.shapes import check_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,15 @@ class BlockNames:
 
 
 class CNNHost(SegmentedHost):
-    """Blocks of conv ("same" padding) - GroupNorm - ReLU [place r0c{i}] (- MaxPool 2 [place r1c{i}]).
+    """A convolutional host with blocks of conv ("same" padding) - GroupNorm - ReLU [place r0c{i}] (- MaxPool 2 [place
+    r1c{i}]).
 
     ``[B, in_channels, H, W] -> [B, num_classes]``; head: global average pool, linear.
 
     Args:
-        widths, kernel_sizes, strides, pools: one entry per block; ``pools`` says which blocks halve the map.
+        in_channels, image_size: channels and side of the square images.
+        num_classes: number of logits.
+        widths, kernel_sizes, strides, pools: an entry per block; ``pools`` is true for blocks that halve the map.
         norm_groups: groups of every GroupNorm.
         place_rows: kinds of places to offer: 0 after a block's ReLU, 1 after its pooling.
 
@@ -38,15 +44,17 @@ class CNNHost(SegmentedHost):
         head: name of the weights that read the last block.
 
     Raises:
-        ValueError: lists of different length, an even kernel, a width that ``norm_groups`` does not divide, or an
-            unknown place row.
+        ValueError: lists of different length, an even kernel, a width that ``norm_groups`` does not divide, an unknown
+            place row, or a map that would shrink below one pixel.
     """
 
     family = "cnn"
 
     def __init__(
         self,
+        *,
         in_channels: int,
+        image_size: int,
         num_classes: int,
         widths: Sequence[int],
         kernel_sizes: Sequence[int],
@@ -55,7 +63,15 @@ class CNNHost(SegmentedHost):
         norm_groups: int = 2,
         place_rows: Sequence[int] = (0,),
     ) -> None:
-        _check_blocks(widths, kernel_sizes, strides, pools, norm_groups, place_rows)
+        check_blocks(
+            widths=widths,
+            kernel_sizes=kernel_sizes,
+            strides=strides,
+            pools=pools,
+            norm_groups=norm_groups,
+            place_rows=place_rows,
+        )
+        map_sizes(image_size, strides, pools)
         segments: list[nn.Module] = []
         places: list[Place] = []
         names: list[BlockNames] = []
@@ -100,33 +116,8 @@ class CNNHost(SegmentedHost):
         self.head = f"segments.{len(places)}.head.weight"
 
 
-def _check_blocks(
-    widths: Sequence[int],
-    kernel_sizes: Sequence[int],
-    strides: Sequence[int],
-    pools: Sequence[bool],
-    norm_groups: int,
-    place_rows: Sequence[int],
-) -> None:
-    lists = {"widths": widths, "kernel_sizes": kernel_sizes, "strides": strides, "pools": pools}
-    if not widths or any(len(values) != len(widths) for values in lists.values()):
-        raise ValueError(
-            "a host needs one entry per block, at least one, in each of "
-            + ", ".join(f"{name}={list(values)}" for name, values in lists.items())
-        )
-    for name, numbers in (("widths", widths), ("kernel_sizes", kernel_sizes), ("strides", strides)):
-        if min(numbers) < 1:
-            raise ValueError(f"{name}={list(numbers)} must be at least 1 everywhere")
-    if any(kernel % 2 == 0 for kernel in kernel_sizes):
-        raise ValueError(f"kernel_sizes={list(kernel_sizes)} must be odd: an even kernel has no centre")
-    if norm_groups < 1 or any(width % norm_groups for width in widths):
-        raise ValueError(f"widths={list(widths)} must all be divisible by norm_groups={norm_groups}")
-    if not place_rows or not set(place_rows) <= {0, 1}:
-        raise ValueError(f"place_rows={list(place_rows)} must name rows among 0 (after a block) and 1 (after its pool)")
-
-
 def map_sizes(image_size: int, strides: Sequence[int], pools: Sequence[bool]) -> tuple[int, ...]:
-    """Side of the square feature map after each block, its pooling included.
+    """Return the side of the square feature map after each block, its pooling included.
 
     Raises:
         ValueError: a pool would shrink the map below one pixel.
@@ -137,31 +128,9 @@ def map_sizes(image_size: int, strides: Sequence[int], pools: Sequence[bool]) ->
         size = -(-size // stride)
         if pool and size < 2:
             raise ValueError(
-                f"image_size={image_size} is too small: block {block} would pool a map of {size}x{size} "
-                f"(strides={list(strides)}, pools={list(pools)})"
+                f"host.strides={list(strides)} and host.pools={list(pools)} are too much for images of "
+                f"{image_size}x{image_size}: block {block} would pool a map of {size}x{size}"
             )
         size = size // 2 if pool else size
         sizes.append(size)
     return tuple(sizes)
-
-
-def build_cnn(
-    *,
-    in_channels: int,
-    image_size: int,
-    num_classes: int,
-    widths: Sequence[int],
-    kernel_sizes: Sequence[int],
-    strides: Sequence[int],
-    pools: Sequence[bool],
-    norm_groups: int = 2,
-    place_rows: Sequence[int] = (0,),
-) -> CNNHost:
-    """A :class:`CNNHost` for square images of a given size.
-
-    Raises:
-        ValueError: as :class:`CNNHost`, or the map would shrink below one pixel.
-    """
-    host = CNNHost(in_channels, num_classes, widths, kernel_sizes, strides, pools, norm_groups, place_rows)
-    map_sizes(image_size, strides, pools)
-    return host

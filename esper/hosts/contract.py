@@ -1,12 +1,13 @@
-"""Contract of a user's network as a host, checked by running it before anything starts.
+"""Checks of a user's network as a host, which run it before anything starts.
 
-Many hosts are trained side by side, measured against twins that must compute the same bits, and run from any place on:
-:mod:`esper.runtime.contracts` says what follows for a module, here is what follows for one in segments.
+Many hosts are trained side by side, compared with twins that must compute the same bits, and run from any place on. See
+:mod:`esper.runtime.contracts` for the checks of any module; the checks here concern its segments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,19 +28,24 @@ if TYPE_CHECKING:
     from esper.hosts.custom import CustomHost
 
 
+def logits_shape(x: Tensor, num_classes: int) -> list[int]:
+    """Return the shape of the logits for images ``[B, C, H, W]`` or tokens ``int64 [B, T]``."""
+    return [len(x), num_classes] if x.is_floating_point() else [*x.shape, num_classes]
+
+
 def check_host(
     what: str, host: CustomHost, module: nn.Module, others: Sequence[nn.Module], sample: Tensor, ends: Sequence[str]
 ) -> None:
-    """Refuse a host that does not compute what its module does, or that could not be trained beside others.
+    """Refuse a host that does not compute the same as its module, or cannot be trained side by side with others.
 
     Args:
-        what: key and name of the module.
-        host: of the module, which shares its parameters.
-        module: as it was built, in the mode in which hosts will run; it passes
+        what: key and name of the module, for messages.
+        host: host made from the module, whose parameters it shares.
+        module: the module as built, in the mode in which hosts will run; it has passed
             :func:`~esper.runtime.contracts.check_forward`.
-        others: as its builder makes them from other random streams.
-        sample: ``[B, C, H, W]`` or ``int64 [B, T]``, B from 2 on.
-        ends: names of the submodules behind which the host was cut.
+        others: modules that its builder makes from other random streams.
+        sample: ``[B, C, H, W]`` or ``int64 [B, T]``, B at least 2.
+        ends: names of the submodules after which the host was divided.
 
     Raises:
         ValueError: in one line, with a number and the remedy.
@@ -50,12 +56,12 @@ def check_host(
         if not parameter.isfinite().all():  # though what comes out is
             raise ValueError(f"{what}: parameter {name!r} is not finite at birth; start it from numbers")
     _check_segments(what, host, sample, ends)
-    _check_same(f"{what}: cut behind {', '.join(ends)}, it computes something else", host, module, sample)
+    _check_same(f"{what}: divided after {', '.join(ends)}, it computes another result", host, module, sample)
     _check_trained(what, module, sample, host.num_classes)
     for other in others:
         host.take(other)
         _check_same(
-            f"{what}: a host with the parameters and buffers of another build computes something else than that build; "
+            f"{what}: a host with the parameters and buffers of another build computes another result than that build; "
             "keep what the builder draws in parameters or buffers",
             host,
             other,
@@ -82,11 +88,7 @@ def _check_same(what: str, host: CustomHost, module: nn.Module, sample: Tensor) 
 
 
 def _check_trained(what: str, module: nn.Module, sample: Tensor, num_classes: int) -> None:
-    """As the module will be one step later, when what zeros at birth hide is there."""
-
-    def logits(x: Tensor) -> list[int]:
-        return [len(x), num_classes] if x.is_floating_point() else [*x.shape, num_classes]
-
+    """Check the module after one training step, when parameters that are zero at birth no longer hide their effect."""
     moved = after_a_step(what, module, gradients(what, module, sample))
     check_forward(what, moved, sample)
-    check_samples(what, moved, sample, logits)
+    check_samples(what, moved, sample, partial(logits_shape, num_classes=num_classes))

@@ -1,8 +1,8 @@
-"""Any network as a host: a user's module, cut after the submodules at which it may grow.
+"""Custom hosts: a user's module, divided after the submodules at which it may grow.
 
-The module's own ``forward`` is traced with ``torch.fx``, down to those submodules and no further: what happens inside
-of them, or of any other submodule, may be anything. The graph is then cut behind each of them. A cut is possible where
-one feature alone goes on: a skip connection around a place would not see what grows there.
+The module's own ``forward`` is traced with ``torch.fx`` down to those submodules and no further: the inside of these
+and all other submodules is unrestricted. The graph is then divided after each of them, which requires that everything
+afterwards depends on that one feature: a skip connection around a place would bypass the grown module.
 
 Axis legend: B = samples, C = channels, H, W = space, T = tokens, K = classes.
 """
@@ -21,20 +21,20 @@ import torch
 from torch import Tensor, fx, nn
 
 from esper.hosts.base import Place, SegmentedHost
-from esper.hosts.contract import check_host
-from esper.runtime.contracts import Build, check_builds, check_forward, same
+from esper.hosts.contract import check_host, logits_shape
+from esper.runtime.contracts import Build, check_builds, check_forward, check_shape, same
 from esper.runtime.rng import global_streams
 from esper.runtime.user_code import UsersCodeError, of_the_user
 
 
 class CustomHost(SegmentedHost):
-    """A user's module in segments.
+    """A user's module as a host in segments.
 
     Args:
-        build: makes the module; run again for every new host.
-        segments, places, num_classes: as of every host.
-        names: of the segments' parameters in the module, in their order; some may be buffers there.
-        shared: buffers that are the same in every build, by name.
+        build: function that makes the module, called for every new host.
+        segments, places, num_classes: arguments of :class:`~esper.hosts.base.SegmentedHost`.
+        names: names of the segments' parameters in the module, in their order; some may be buffers there.
+        shared: buffers that are equal in every build, by name.
     """
 
     family = "custom"
@@ -54,19 +54,19 @@ class CustomHost(SegmentedHost):
         self._shared = {name: tensor.clone() for name, tensor in shared.items()}
 
     def fresh(self, generator: torch.Generator) -> nn.Module:
-        """The module as its builder makes it, under random numbers drawn from ``generator``."""
+        """Build a new module with random numbers drawn from ``generator``."""
         return self._build(int(torch.randint(2**62, (), generator=generator)))
 
     def reset(self, generator: torch.Generator) -> None:
-        """Take the numbers of a :meth:`fresh` module."""
+        """Copy parameters and buffers from a :meth:`fresh` module."""
         self.take(self.fresh(generator))
 
     @torch.no_grad()
     def take(self, module: nn.Module) -> None:
-        """Copy the numbers of a module that the builder made.
+        """Copy parameters and buffers from a module made by the builder.
 
         Raises:
-            UsersCodeError: it is not like the one that this host was made from.
+            UsersCodeError: its parameters or buffers differ in names, shapes or types from those of this host's module.
         """
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         for name, parameter in zip(self._names, self.segments.parameters(), strict=True):
@@ -81,27 +81,26 @@ class CustomHost(SegmentedHost):
 def build_custom(
     *, target: str, arguments: Mapping[str, Any], slots: Sequence[str], sample: Tensor, num_classes: int
 ) -> CustomHost:
-    """A :class:`CustomHost` of the module that ``target`` builds.
+    """Build a :class:`CustomHost` from the module that ``target`` builds.
 
     Args:
         target: ``package.module:function``.
         arguments: keyword arguments of that function.
-        slots: submodules after which to grow, by their names in ``named_modules()``. The first that runs is place
+        slots: submodules after which to grow, by their names in ``named_modules()``. The first to run is place
             ``r0c0``, the next ``r0c1``, and so on.
-        sample: what a host reads, ``[2, C, H, W]`` or ``int64 [2, T]``.
+        sample: an input of the host, ``[2, C, H, W]`` or ``int64 [2, T]``.
         num_classes: K. The module must return ``[B, K]`` for images, ``[B, T, K]`` for tokens.
 
     Raises:
-        ValueError: whatever keeps the module from being a host; says what and where.
+        ValueError: the module cannot be a host; the message names the cause and its place.
     """
     if sample.is_floating_point():
-        sample = sample.nan_to_num()  # what is wrong with the data is not the module's fault
+        sample = sample.nan_to_num()  # errors of the data are not the module's
     what, build = f"host.target: {target}", partial(_build, _find(target), target, arguments)
     module, others, drawn = check_builds(what, build)
     shared = {name: buffer for name, buffer in module.named_buffers() if name not in drawn}
     _check_slots(module, slots)
-    _check_output(module, sample, num_classes)
-    check_forward(what, module, sample)
+    check_shape(what, check_forward(what, module, sample), sample, partial(logits_shape, num_classes=num_classes))
     origins = {id(parameter): name for name, parameter in module.named_parameters()}
     origins |= _carry(what, module, drawn)
     graph = _trace(module, slots)
@@ -116,7 +115,7 @@ def build_custom(
 
 
 def _build(function: Callable[..., Any], target: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
-    """One build from the random stream of a seed."""
+    """Call the builder once with the random stream of a seed."""
     with global_streams(seed), _of_the_user(f"{target}(**host.arguments={dict(arguments)}) does not run"):
         module = function(**copy.deepcopy(dict(arguments)))
     if not isinstance(module, nn.Module):
@@ -125,10 +124,11 @@ def _build(function: Callable[..., Any], target: str, arguments: Mapping[str, An
 
 
 def _carry(what: str, module: nn.Module, drawn: Sequence[str]) -> dict[int, str]:
-    """Make frozen parameters of buffers that the builder draws, so that every host has its own; identities and names.
+    """Turn buffers that the builder draws at random into frozen parameters, so that every host has its own; return
+    names by id.
 
     Raises:
-        ValueError: one of them holds no float32.
+        ValueError: such a buffer is not float32.
     """
     buffers = dict(module.named_buffers())
     carried = {}
@@ -169,7 +169,7 @@ def _find(target: str) -> Callable[..., Any]:
 
 
 def _of_the_user(what: str) -> AbstractContextManager[None]:
-    """Run the builder or the module, and say in one line what goes wrong in it, and where."""
+    """Run the user's builder or module, and report its exceptions in one line with their place."""
     return of_the_user(f"host.target: {what}")
 
 
@@ -183,24 +183,8 @@ def _check_slots(module: nn.Module, slots: Sequence[str]) -> None:
         raise ValueError(f"host.slots: {inside[0][0]!r} is inside {inside[0][1]!r}; name one of them")
 
 
-def _check_output(module: nn.Module, sample: Tensor, num_classes: int) -> None:
-    expected = [len(sample), num_classes] if sample.is_floating_point() else [*sample.shape, num_classes]
-    with torch.no_grad(), global_streams(), _of_the_user(f"the module does not run on {_shown(sample)}"):
-        output = module(sample)
-    if not isinstance(output, Tensor):
-        raise ValueError(f"host.target: the module must return logits alone, not a {type(output).__name__}")
-    if list(output.shape) != expected:
-        raise ValueError(
-            f"host.target: on {_shown(sample)} the module must return logits {expected}, got {list(output.shape)}"
-        )
-
-
-def _shown(sample: Tensor) -> str:
-    return f"{'images' if sample.is_floating_point() else 'tokens'} {list(sample.shape)}"
-
-
 class _Whole(nn.Module):
-    """The module with one input: further arguments of its ``forward`` keep their defaults."""
+    """The user's module with one input; further arguments of its ``forward`` keep their defaults."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -211,7 +195,7 @@ class _Whole(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Looks only into modules that contain a place."""
+    """A tracer that enters only modules that contain a place."""
 
     def __init__(self, slots: Sequence[str]) -> None:
         super().__init__()
@@ -232,7 +216,7 @@ def _trace(module: nn.Module, slots: Sequence[str]) -> fx.Graph:
 
 
 def _own(node: fx.Node) -> str:
-    """Name of a called submodule in the user's module."""
+    """Return the name of a called submodule in the user's module."""
     return str(node.target).removeprefix("whole.")
 
 
@@ -244,7 +228,7 @@ def _check_calls(nodes: Sequence[fx.Node], slots: Sequence[str]) -> None:
 
 
 def _cut(module: nn.Module, graph: fx.Graph, ends: Sequence[fx.Node]) -> list[nn.Module]:
-    """One module for each stretch of the graph up to and including one of the nodes, and one for the rest."""
+    """Divide the graph into one module up to and including each of the given nodes, and one for the rest."""
     order = list(graph.nodes)
     placeholder = next(node for node in order if node.op == "placeholder")
     varying = _depending_on(placeholder, order)
@@ -268,7 +252,7 @@ def _depending_on(placeholder: fx.Node, order: Sequence[fx.Node]) -> set[fx.Node
 
 
 def _check_crossing(own: Sequence[fx.Node], entry: fx.Node, varying: set[fx.Node]) -> None:
-    """Refuse a stretch that reads something from before, other than what its place hands on."""
+    """Refuse a segment that reads anything from before its place other than the feature there."""
     there = {entry, *own}
     for node in own:
         for argument in node.all_input_nodes:
@@ -283,7 +267,7 @@ def _check_crossing(own: Sequence[fx.Node], entry: fx.Node, varying: set[fx.Node
 def _segment(
     module: nn.Module, own: Sequence[fx.Node], entry: fx.Node, end: fx.Node, varying: set[fx.Node]
 ) -> nn.Module:
-    """A stretch of the graph as a module that shares the user's submodules and parameters."""
+    """Make a segment of the graph a module that shares the user's submodules and parameters."""
     graph = fx.Graph()
     copies = {entry: graph.placeholder("x")}
 
@@ -303,12 +287,12 @@ def _segment(
 
 
 def _places(segments: Sequence[nn.Module], ends: Sequence[fx.Node], sample: Tensor) -> list[Place]:
-    """Shape probe: what each place hands on."""
+    """Run a sample to find the shape of the feature at each place."""
     places, feature = [], sample
     with torch.no_grad():
         for column, (segment, end) in enumerate(zip(segments, ends, strict=False)):
             feature = segment(feature)
-            what = f"host.slots: what comes out of {_own(end)!r}"
+            what = f"host.slots: the output of {_own(end)!r}"
             if not isinstance(feature, Tensor):
                 raise ValueError(f"{what} is a {type(feature).__name__}, not one tensor")
             if feature.dim() not in (3, 4) or len(feature) != len(sample) or not feature.is_floating_point():

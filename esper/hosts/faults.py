@@ -1,8 +1,8 @@
-"""Host families: one shape, one task, and what a family's hosts lack of them.
+"""Host families and their faults: variations of one host shape and one task.
 
-All families of a run share the host's shape, so that their parameters stack; what a host lacks is a mask over them. A
-masked weight is zero, stays zero, and counts neither as a parameter nor in rent. What a host lacks of its data or of
-its learning rate is said by the same names and done in :mod:`esper.envs`.
+All families of a run share the host's shape, so that their parameters stack; missing weights are a mask. A masked
+weight is zero, stays zero, and counts neither as a parameter nor in rent. Variations of the data and of the learning
+rate are parsed here too and applied in :mod:`esper.envs`.
 """
 
 from __future__ import annotations
@@ -40,23 +40,32 @@ FAULT_KINDS: dict[str, tuple[str, ...]] = {
     "transformer": ("starved", "narrow", "unmixed"),
     "custom": ("few_classes",),
 }
-"""Which faults the hosts of each family may have, besides those of all hosts."""
+"""Faults that are specific to each kind of host; all others apply to every host."""
+
+LOCAL_FAULTS = ("centre_tap", "unmixed")
+"""Faults of blocks that mix pixels or tokens; their names list the blocks' digits."""
+
+BLOCK_FAULTS: dict[str, tuple[str, ...]] = {
+    family: tuple(kind for kind in kinds if kind == "starved" or kind in LOCAL_FAULTS)
+    for family, kinds in FAULT_KINDS.items()
+}
+"""Faults that single blocks or layers of each kind of host can have."""
 
 _SPECIAL = frozenset(kind for kinds in FAULT_KINDS.values() for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What the name of a host family says.
+    """The parsed name of a host family.
 
     Attributes:
-        kinds: faults that not all hosts may have, by name.
+        kinds: faults specific to one kind of host, by name.
         starved: blocks that keep only some channels, or layers whose MLP keeps only some units.
         local: blocks or layers that mix no pixels or tokens (``centre_tap``, ``unmixed``).
-        all_local: all of them do not.
-        width: channels of every block, or units of every MLP; ``None`` for all of the shape's.
-        lr_factor: on the learning rate of host and modules.
-        few_classes, few_samples, label_noise: what its data is like.
+        all_local: true if no block or layer mixes pixels or tokens.
+        width: channels of every block, or units of every MLP; ``None`` for the full width.
+        lr_factor: factor on the learning rate of host and modules.
+        few_classes, few_samples, label_noise: true for this variation of the data.
     """
 
     kinds: tuple[str, ...] = ()
@@ -71,16 +80,16 @@ class Faults:
 
     @property
     def masks_weights(self) -> bool:
-        """Whether the host lacks weights."""
+        """True if some of the host's weights are masked."""
         return bool(self.starved or self.local or self.all_local or self.width)
 
 
 @cache
 def parse_faults(family: str) -> Faults:
-    """Read a family's name: one fault, or several joined with ``+``.
+    """Parse a family's name: one fault, or several joined with ``+``.
 
     Raises:
-        ValueError: an unknown form, one that is named twice, two that exclude each other, or ``intact`` with another.
+        ValueError: an unknown form, a fault named twice, two that exclude each other, or ``intact`` with another.
     """
     parts = family.split(JOIN)
     forms = []
@@ -120,14 +129,14 @@ def check_fault(fault: str, family: str, num_blocks: int) -> None:
     """Refuse a fault that a host of ``num_blocks`` blocks or layers cannot have.
 
     Raises:
-        ValueError: as :func:`parse_faults`, no such block, or a fault that hosts of the family do not have.
+        ValueError: as for :func:`parse_faults`, no such block, or a fault that this kind of host does not have.
     """
-    faults = parse_faults(fault)
-    strange = [kind for kind in faults.kinds if kind not in FAULT_KINDS[family]]
+    faults, possible = parse_faults(fault), FAULT_KINDS.get(family, FAULT_KINDS["custom"])
+    strange = [kind for kind in faults.kinds if kind not in possible]
     if strange:
         raise ValueError(
             f"host fault {fault!r}: {family} hosts have no {strange[0]!r}; "
-            f"they have {', '.join(FAULT_KINDS[family])}, and those of data and learning rate"
+            f"they have {', '.join(possible)}, and those of data and learning rate"
         )
     missing = [block for block in (*faults.starved, *faults.local) if block >= num_blocks]
     if missing:

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class Initialisable(Protocol):
-    """A module that knows its own parameters' values at birth (a gate, a residual scale, a user's layer)."""
+    """A module that initialises its own parameters (a gate, a residual scale, a user's layer)."""
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Set the module's own parameters, not its children's."""
+        """Set the module's own parameters, not those of its children."""
 
 
 @torch.no_grad()
 def draw_uniform(parameter: Tensor, bound: float, generator: torch.Generator) -> None:
-    """Fill a parameter uniformly from +-bound."""
+    """Fill a parameter uniformly from -bound to +bound."""
     parameter.copy_(_empty(parameter, generator).uniform_(-bound, bound, generator=generator))
 
 
@@ -39,11 +39,11 @@ def reset_parameters(module: nn.Module, generator: torch.Generator) -> None:
     """Initialise every parameter of a module in place, from ``generator`` alone.
 
     Convolutions and linear layers: uniform in +-1/sqrt(fan_in), weights and biases (torch's default, He et al. 2015
-    with a = sqrt 5). GroupNorm and LayerNorm: 1 and 0. Modules with an ``initialise`` method: what it says. dtype and
-    device of the parameters are kept.
+    with a = sqrt 5). GroupNorm and LayerNorm: 1 and 0. Modules with an ``initialise`` method initialise themselves.
+    dtype and device of the parameters are kept.
 
     Raises:
-        ValueError: a submodule owns parameters of which none of the above says how to initialise them.
+        ValueError: a submodule owns parameters but is none of the above.
     """
     for name, child in module.named_modules():
         if isinstance(child, Initialisable):

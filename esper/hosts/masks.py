@@ -1,4 +1,4 @@
-"""Which weights of a host exist, by the fault that its family's name says."""
+"""Masks of the weights that a host keeps under its family's faults."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from esper.hosts.faults import Faults, check_fault, parse_faults
 from esper.hosts.transformer import TransformerHost
 
 Mask = dict[str, Tensor]
-"""Parameter name (as in ``host.named_host_parameters()``) to ``bool`` of its shape, true where the weight exists."""
+"""Parameter name (as in ``host.named_host_parameters()``) to ``bool`` of its shape, true for weights that exist."""
 
 
 def fault_mask(host: SegmentedHost, fault: str, alive_channels: int = 2) -> Mask:
-    """Which weights of a host instance exist.
+    """Return the mask of a host's weights under a fault.
 
-    Of a CNN:
+    For a CNN:
 
-    * ``starved_<i>``: of block i only the first ``alive_channels`` channels (convolution rows, gamma, beta). What reads
-      the others stays, so that a module there can bring them to life.
-    * ``centre_tap_all``, ``centre_tap_<digits>``: in all blocks, or in those whose indices the digits are, only the
-      centre of each kernel, so that the block mixes no pixels.
-    * ``narrow_<k>``: of every block only the first k channels, and nothing that would read the others: a smaller host.
-      For whole groups of the GroupNorm it computes what a host built with that width computes.
+    * ``starved_<i>``: block i keeps only its first ``alive_channels`` channels (convolution rows, gamma, beta). The
+      weights that read the other channels stay, so that a module there can revive them.
+    * ``centre_tap_all``, ``centre_tap_<digits>``: all blocks, or those with these indices, keep only the centre of each
+      kernel, so that the block mixes no pixels.
+    * ``narrow_<k>``: every block keeps only its first k channels, and the weights that would read the others go too: a
+      smaller host. For whole groups of the GroupNorm it computes the same as a host built with that width.
 
-    Of a transformer:
+    For a transformer:
 
-    * ``starved_<i>``: of layer i's MLP only the first ``alive_channels`` hidden units, what reads the others included;
-    * ``unmixed_all``, ``unmixed_<digits>``: layers without an attention branch, which mix no tokens.
-    * ``narrow_<k>``: of every MLP only the first k hidden units.
+    * ``starved_<i>``: the MLP of layer i keeps only its first ``alive_channels`` hidden units; the weights that read
+      the others go too.
+    * ``unmixed_all``, ``unmixed_<digits>``: these layers have no attention branch and mix no tokens.
+    * ``narrow_<k>``: every MLP keeps only its first k hidden units.
 
-    All others: all weights.
+    Under all other faults all weights are kept.
 
     Args:
         host: the host, on any device.
         fault: one of :data:`~esper.hosts.faults.FAULT_FORMS`, or several joined with ``+``: a weight exists if it does
-            in each.
-        alive_channels: what a starved block or MLP keeps.
+            under each.
+        alive_channels: channels or hidden units that a starved block or MLP keeps.
 
     Raises:
-        ValueError: unknown fault, no such block, channels outside 1 to the block's width, or a fault that hosts of this
-            family do not have.
+        ValueError: unknown fault, no such block, channels outside 1 to the block's width, or a fault that this kind of
+            host does not have.
     """
     mask = {name: torch.ones_like(value, dtype=torch.bool) for name, value in host.named_host_parameters()}
     faults = parse_faults(fault)

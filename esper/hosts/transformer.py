@@ -17,16 +17,18 @@ from torch import Tensor, nn
 from esper.hosts.attention import CausalAttention
 from esper.hosts.base import Place, SegmentedHost
 from esper.hosts.init import draw_normal
+from esper.hosts.shapes import check_layers
+from esper.runtime.checks import at_least
 
 EMBEDDING_STD = 0.02
-"""Small, so that a new host gives all tokens about the same probability."""
+"""Standard deviation of embeddings at birth, small so that a new host gives all tokens nearly equal probability."""
 
 
 class Embedding(nn.Module):
-    """Tokens and their positions as vectors: ``int64 [B, T] -> [B, T, C]``, T up to the context length.
+    """Vectors of tokens plus positions: ``int64 [B, T] -> [B, T, C]``, T up to the context length.
 
-    Vectors of tokens are small, for the head's sake; the stream takes them sqrt(C) times as large (Vaswani et al.
-    2017): otherwise what attention adds drowns the token itself, and hosts learn slower than ones without attention.
+    Token vectors are small because the head shares them; the stream receives them multiplied by sqrt(C) (Vaswani et al.
+    2017). Otherwise the output of attention outweighs the token itself, and hosts learn slower than without attention.
     """
 
     def __init__(self, vocabulary_size: int, context_length: int, width: int) -> None:
@@ -37,7 +39,7 @@ class Embedding(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Normal, of standard deviation :data:`EMBEDDING_STD`."""
+        """Draw from a normal distribution with standard deviation :data:`EMBEDDING_STD`."""
         draw_normal(self.token, EMBEDDING_STD, generator)
         draw_normal(self.position, EMBEDDING_STD, generator)
 
@@ -46,21 +48,23 @@ class Embedding(nn.Module):
 
 
 class TiedHead(nn.Module):
-    """Logits by the token embedding itself (Press and Wolf 2017): ``[B, T, C] -> [B, T, V]``."""
+    """Logits computed with the token embedding itself (Press and Wolf 2017): ``[B, T, C] -> [B, T, V]``."""
 
     def __init__(self, token: nn.Parameter) -> None:
         super().__init__()
         self.token = token
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Nothing: the embedding draws it."""
+        """Do nothing: the embedding initialises the shared weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.token)
 
 
 class BranchOutput(nn.Linear):
-    """The last layer of a branch: what all of them add up to at birth is small beside a token (Radford et al. 2019)."""
+    """The last layer of a branch, scaled so that the sum of all branches is small beside a token at birth (Radford et
+    al. 2019).
+    """
 
     def __init__(self, in_features: int, out_features: int, num_branches: int) -> None:
         super().__init__(in_features, out_features, bias=False)
@@ -68,12 +72,12 @@ class BranchOutput(nn.Linear):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Normal, of standard deviation :data:`EMBEDDING_STD` / sqrt(fan_in * branches)."""
+        """Draw from a normal distribution with standard deviation :data:`EMBEDDING_STD` / sqrt(fan_in * branches)."""
         draw_normal(self.weight, EMBEDDING_STD / math.sqrt(self.in_features * self.num_branches), generator)
 
 
 class Branch(nn.Module):
-    """x + body(x), ``[B, T, C] -> [B, T, C]``."""
+    """A residual branch, x + body(x): ``[B, T, C] -> [B, T, C]``."""
 
     def __init__(self, **layers: nn.Module) -> None:
         super().__init__()
@@ -90,7 +94,7 @@ class LayerNames:
 
     Attributes:
         attention: prefix of all parameters of the attention branch.
-        up, up_bias, down: of the MLP, into and out of its hidden layer.
+        up, up_bias, down: parameters of the MLP, into and out of its hidden layer.
     """
 
     attention: str
@@ -100,16 +104,17 @@ class LayerNames:
 
 
 class TransformerHost(SegmentedHost):
-    """Layers of attention [place r0c{i}] - MLP [place r1c{i}], each added to the stream; LayerNorm and tied head last.
+    """A GPT whose layers are attention [place r0c{i}] - MLP [place r1c{i}], each added to the stream; LayerNorm and
+    tied head last.
 
     ``int64 [B, T] -> [B, T, V]``, logits of the next token. T may be anything up to the context length.
 
     Args:
-        vocabulary_size: V.
-        context_length: most tokens.
-        num_layers: how many layers.
+        num_classes: size of the vocabulary, V.
+        context_length: largest number of tokens.
+        num_layers: number of layers.
         width: C.
-        num_heads: of every attention.
+        num_heads: heads of every attention.
         mlp_width: hidden units of every MLP.
         place_rows: kinds of places to offer: 0 after attention, 1 after the MLP.
 
@@ -117,14 +122,15 @@ class TransformerHost(SegmentedHost):
         layers: names of each layer's parameters.
 
     Raises:
-        ValueError: a number below 1, heads that do not divide the width, or an unknown place row.
+        ValueError: a number below 1, a number of heads that does not divide the width, or an unknown place row.
     """
 
     family = "transformer"
 
     def __init__(
         self,
-        vocabulary_size: int,
+        *,
+        num_classes: int,
         context_length: int,
         num_layers: int,
         width: int,
@@ -132,14 +138,10 @@ class TransformerHost(SegmentedHost):
         mlp_width: int,
         place_rows: Sequence[int] = (0, 1),
     ) -> None:
-        _check_shape(
-            place_rows,
-            vocabulary_size=vocabulary_size,
-            context_length=context_length,
-            num_layers=num_layers,
-            width=width,
-            num_heads=num_heads,
-            mlp_width=mlp_width,
+        at_least("num_classes", num_classes, 1)
+        at_least("context_length", context_length, 1)
+        check_layers(
+            num_layers=num_layers, width=width, num_heads=num_heads, mlp_width=mlp_width, place_rows=place_rows
         )
         segments: list[nn.Module] = []
         places: list[Place] = []
@@ -153,7 +155,7 @@ class TransformerHost(SegmentedHost):
                 places.append(Place(f"r{row}c{layer}", width, "transformer"))
                 parts = OrderedDict()
 
-        embedding = Embedding(vocabulary_size, context_length, width)
+        embedding = Embedding(num_classes, context_length, width)
         parts["embedding"] = embedding
         for layer in range(num_layers):
             attention = f"segments.{len(segments)}.attention{layer}."
@@ -167,7 +169,7 @@ class TransformerHost(SegmentedHost):
         parts["head"] = TiedHead(embedding.token)
         segments.append(nn.Sequential(parts))
 
-        super().__init__(segments, places, vocabulary_size)
+        super().__init__(segments, places, num_classes)
         self.layers = tuple(names)
         self.num_blocks = num_layers
 
@@ -188,31 +190,3 @@ def _mlp(width: int, hidden: int, num_branches: int) -> Branch:
         gelu=nn.GELU(),
         down=BranchOutput(hidden, width, num_branches),
     )
-
-
-def _check_shape(place_rows: Sequence[int], **numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"{name}={number} must be at least 1")
-    if numbers["width"] % numbers["num_heads"]:
-        raise ValueError(f"width={numbers['width']} must be divisible by num_heads={numbers['num_heads']}")
-    if not place_rows or not set(place_rows) <= {0, 1}:
-        raise ValueError(f"place_rows={list(place_rows)} must name rows among 0 (after attention) and 1 (after MLP)")
-
-
-def build_transformer(
-    *,
-    context_length: int,
-    num_classes: int,
-    num_layers: int,
-    width: int,
-    num_heads: int,
-    mlp_width: int,
-    place_rows: Sequence[int] = (0, 1),
-) -> TransformerHost:
-    """A :class:`TransformerHost` for tokens; ``num_classes`` is the size of the vocabulary.
-
-    Raises:
-        ValueError: as :class:`TransformerHost`.
-    """
-    return TransformerHost(num_classes, context_length, num_layers, width, num_heads, mlp_width, place_rows)

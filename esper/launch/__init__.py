@@ -1,1 +1,1 @@
-"""From the words of a command line to running processes: entry points, sweeps, ranks."""
+"""Launching: from the arguments of a command line to running processes, with entry points, sweeps and ranks."""

@@ -1,41 +1,53 @@
-"""Begin the process of an entry point: listen for signals before anything is imported that takes long."""
+"""Start of an entry point's process: listen for signals before slow imports begin."""
 
 from __future__ import annotations
 
 import importlib
 
+from esper.runtime import waiting
 from esper.runtime.preemption import leave_on_request
 
 
 def begin() -> None:
-    """Heed requests to end from now on, and let nothing that is said end this process."""
+    """Handle signals from now on, and keep output errors from ending this process."""
     leave_on_request()
+    waiting.begin()
     from esper.runtime.terminal import secure
 
     secure()
 
 
 def start(module: str) -> object:
-    """Begin, and do what ``main`` of a module does; returns its exit code."""
+    """Call :func:`begin`, then ``main`` of a module; return its exit code."""
     begin()
     return importlib.import_module(module).main()
 
 
 def train() -> object:
-    """``esper-train``."""
+    """Entry point of the command ``esper-train``."""
     return start("esper.train")
 
 
 def evaluate() -> object:
-    """``esper-evaluate``."""
+    """Entry point of the command ``esper-evaluate``."""
     return start("esper.evaluate")
 
 
+def export() -> object:
+    """Entry point of the command ``esper-export``."""
+    return start("esper.export")
+
+
 def report() -> object:
-    """``esper-report``."""
+    """Entry point of the command ``esper-report``."""
     return start("esper.report.cli")
 
 
 def watch() -> object:
-    """``esper-watch``."""
+    """Entry point of the command ``esper-watch``."""
     return start("esper.watch.cli")
+
+
+def dashboard() -> object:
+    """Entry point of the command ``esper-dashboard``."""
+    return start("esper.dashboard")

@@ -1,7 +1,7 @@
-"""Entry points through Hydra: everything is checked before a run folder is made, and refused in one line.
+"""Entry points through Hydra: check everything before a run folder is made, and refuse errors in one line.
 
-Hydra itself makes the run folder first and reports errors at length, so each job is composed, loaded and checked here
-beforehand; then Hydra runs it. Exit codes: 0 done, 1 a run failed, 2 the request cannot be met.
+Hydra itself makes the run folder first and reports errors at length, so each job is first composed, loaded and checked
+here; then Hydra runs it. Exit codes: 0 done, 1 a run failed, 2 the request cannot be met.
 """
 
 from __future__ import annotations
@@ -36,41 +36,46 @@ from esper.experiment.shortage import ELSEWHERE, shortages
 from esper.launch.entries import Entry
 from esper.launch.files import Loader
 from esper.launch.flags import parse_flags
+from esper.launch.help import show_help
 from esper.launch.sweep import Planner
-from esper.launch.sweep_run import require_finished, run_sweep
 from esper.launch.sweep_task import JobWork
+from esper.runtime.placement import outside_placement
 from esper.runtime.preemption import StopSignals
-from esper.runtime.ranks import outside_placement
 from esper.runtime.run_folder import RunFolder, RunFolderError
-from esper.runtime.terminal import say
+from esper.runtime.terminal import ConsoleMode, say
+from esper.runtime.waiting import waited
 
 Check = Callable[[Any], None]
-"""Takes a configuration of the entry point's schema."""
+"""Function that checks a configuration of the entry point's schema."""
 
 T = TypeVar("T")
 
 ROOM = 1 << 16
-"""Bytes that a folder must take: less than any run leaves there, more than a full disk has."""
+"""Bytes written to a folder as a test of free space: fewer than any run writes, more than a full disk accepts."""
 
 RUN_FILES = ("config.yaml", "status.json")
-"""Either of these in a folder means that a run lives there."""
+"""Files that identify a run folder; one of them is enough."""
 
 
 def run(entry: Entry, task: JobWork, check: Check) -> None:
-    """Run ``task(config, run_dir)`` as the command line says: once, as a sweep, or not at all (``--help``, ``--cfg``).
+    """Run ``task(config, run_dir)`` as the command line requests: once, as a sweep, or not at all (``--help``,
+    ``--cfg``).
 
     Args:
         entry: names the root configuration and its schema.
-        task: does the work. :class:`UsageError` and :class:`RunError` from it end the process in one line; any other
-            exception is a bug and shows its traceback.
-        check: raises ``ValueError`` for a configuration that cannot run, before anything is made on disk.
+        task: function that does the work. :class:`UsageError` and :class:`RunError` from it end the process in one
+            line; any other exception is a bug and shows its traceback.
+        check: raises ``ValueError`` for a configuration that cannot run, before anything is written to disk.
     """
     setbase(VERSION_BASE)
-    with StopSignals(), _one_line_errors():
+    with StopSignals(), one_line_errors():
         arguments = parse_flags()
         if not arguments.shell_completion:
             arguments.overrides = readable_by_hydra(arguments.overrides, entry.schema, sweeps=arguments.multirun)
-        if arguments.help or arguments.hydra_help or arguments.info:
+        if arguments.help:
+            show_help(entry, _compose(arguments, entry), arguments.config_dir)
+            return
+        if arguments.hydra_help or arguments.info:
             _compose(arguments, entry)
         elif not arguments.shell_completion:
             placement = outside_placement()
@@ -88,16 +93,16 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
             else:
                 for config, run_dir in _check_before(arguments, entry, check):
                     if _holds_a_run(config, run_dir):
-                        task(config, run_dir)  # without Hydra, which would make another folder
+                        task(config, run_dir)  # without Hydra, which would create another folder
                         return
 
     def job(cfg: DictConfig) -> None:
         run_dir = Path(HydraConfig.get().runtime.output_dir)
         if HydraConfig.get().mode is RunMode.MULTIRUN:
-            # A sweeper of the user's own: Hydra goes on with the other jobs and reports the first error at the end.
+            # With a user's own sweeper, Hydra continues with the other jobs and reports the first error at the end.
             task(load(cfg, entry.schema), run_dir)
             return
-        with _one_line_errors():
+        with one_line_errors():
             task(load(cfg, entry.schema), run_dir)
 
     with StopSignals():
@@ -111,7 +116,9 @@ def run(entry: Entry, task: JobWork, check: Check) -> None:
 
 
 def _follow(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Check) -> None:
-    """Run as a later rank of a launcher's: the same configuration, but the folder and its checks are the first's."""
+    """Run as a later rank under torchrun or srun: same configuration, while the first rank makes and checks the
+    folder.
+    """
     loader = _loader(arguments)
     with refused(entry.schema, loader.located):
         [(config, run_dir)] = _load_jobs(loader, arguments, entry)
@@ -120,8 +127,8 @@ def _follow(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: C
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """End the process with one line and its exit code, or with everything if ``HYDRA_FULL_ERROR=1``."""
+def one_line_errors() -> Iterator[None]:
+    """End the process with one line and its exit code, or with the full traceback if ``HYDRA_FULL_ERROR=1``."""
     try:
         with shortages():
             yield
@@ -134,12 +141,14 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Check) -> bool:
-    """Run a sweep; ``False`` = another sweeper than Hydra's own is asked for, and chooses its jobs while it runs.
+    """Run a sweep; return ``False`` for a sweeper other than Hydra's own, which chooses its jobs while it runs.
 
     Raises:
-        UsageError: none of its jobs can be run.
-        RunError: not every job is finished.
+        UsageError: none of its jobs can run.
+        RunError: some job has not finished.
     """
+    from esper.launch.sweep_run import require_finished, run_sweep  # not above: it imports torch
+
     loader, name = _loader(arguments), arguments.config_name or entry.config_name
     try:
         with refused(entry.schema, loader.located):
@@ -147,7 +156,7 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
             if not str(master.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
                 return False
             sweep_dir = _resolved(master, lambda: Path(master.hydra.sweep.dir))
-            # Jobs are composed anew, some of them elsewhere: all are to find the folder that is chosen here.
+            # Jobs are composed again, some in other processes: all must use the folder chosen here.
             with read_write(master.hydra):
                 master.hydra.sweep.dir = str(sweep_dir)
                 master.hydra.overrides.hydra += [f"hydra.sweep.dir={quoted(str(sweep_dir))}", "hydra.mode=MULTIRUN"]
@@ -161,6 +170,8 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
             )
             jobs = planner.plan()
         check_writable(sweep_dir)
+        waited()  # jobs count their own time
+        say(introduction(f"sweep {sweep_dir.name}", arguments.overrides))
         require_finished(run_sweep(loader, master, entry, task, jobs), sweep_dir)
     finally:
         GlobalHydra.instance().clear()
@@ -168,11 +179,13 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
 
 
 def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> list[tuple[Any, Path]]:
-    """Refuse what cannot be run; returns the configuration and the run folder, or nothing for ``--cfg``."""
+    """Refuse configurations that cannot run; return configuration and run folder, or nothing for ``--cfg``."""
     loader = _loader(arguments)
     with refused(entry.schema, loader.located):
         jobs = _load_jobs(loader, arguments, entry)
         for config, run_dir in jobs:
+            if getattr(config, "telemetry", config).console is not ConsoleMode.off:
+                say(introduction(run_dir.name, arguments.overrides))  # before the seconds that torch takes to import
             with shortages(config, begun=False):
                 check(config)
             if not _holds_a_run(config, run_dir):
@@ -182,15 +195,21 @@ def _check_before(arguments: argparse.Namespace, entry: Entry, check: Check) -> 
     return jobs
 
 
+def introduction(name: str, words: Sequence[str]) -> str:
+    """Return the first line of a command: a run or a sweep, and in which keys it differs from the defaults."""
+    shown = [word.lstrip("+") for word in words if not word.lstrip("+").startswith(("hydra.", "hydra/"))]
+    return f"{name}: {' '.join(shown) or 'the defaults'}"
+
+
 def _holds_a_run(config: Any, run_dir: Path) -> bool:
-    """Whether the job is to go on with a run that is there."""
+    """Return whether the job resumes a run that exists."""
     resumes = isinstance(config, Config) and config.resume is not None
     return resumes and RunFolder(run_dir).holds_run
 
 
 def check_free(run_dir: Path, *, continuable: bool) -> None:
-    """Refuse a folder in which a run lives; ``continuable`` = one could go on with it."""
-    others = "remove it, or go on with it by resume=auto" if continuable else "or remove it"
+    """Refuse a folder that holds a run; ``continuable`` adds that it could be resumed."""
+    others = "remove it, or resume it with resume=auto" if continuable else "or remove it"
     for name in RUN_FILES:
         if os.path.lexists(run_dir / name):
             raise UsageError(
@@ -200,19 +219,19 @@ def check_free(run_dir: Path, *, continuable: bool) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder and see whether a file can be written there."""
+    """Make a folder and check that a file can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(ROOM))
     except OSError as error:
-        with suppress(OSError):  # it was there before, and other things are in it
+        with suppress(OSError):  # it existed before, and holds other files
             folder.rmdir()
         raise RunError(f"cannot write to {folder} ({error.strerror}): {ELSEWHERE}") from error
 
 
 def _loader(arguments: argparse.Namespace) -> Loader:
-    """Hydra's loader of configurations; to be cleared from its global state after use."""
+    """Make Hydra's loader of configurations; its global state must be cleared after use."""
     search_path = create_config_search_path(str(CONF_DIR))
     if arguments.config_dir is not None:
         # Where Hydra itself puts it: after Esper's own files, and before the schemas, which must be last.
@@ -223,18 +242,18 @@ def _loader(arguments: argparse.Namespace) -> Loader:
     return loader
 
 
-def _compose(arguments: argparse.Namespace, entry: Entry) -> None:
-    """Refuse what Hydra could not compose, for flags that only show a configuration."""
+def _compose(arguments: argparse.Namespace, entry: Entry) -> DictConfig:
+    """Compose a configuration, or refuse it, for flags that only show it."""
     try:
         with refused(entry.schema):
             loader, name = _loader(arguments), arguments.config_name or entry.config_name
-            loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
+            return loader.load_configuration(name, list(arguments.overrides), run_mode=RunMode.RUN)
     finally:
         GlobalHydra.instance().clear()
 
 
 def _load_jobs(loader: Loader, arguments: argparse.Namespace, entry: Entry) -> list[tuple[Any, Path]]:
-    """The configuration and run folder of a single run; none for ``--cfg``, which only has to compose."""
+    """Return configuration and run folder of a single run; nothing for ``--cfg``, which only has to compose."""
     name = arguments.config_name or entry.config_name
     try:
         words = OverridesParser.create(loader).parse_overrides(list(arguments.overrides))
@@ -252,32 +271,32 @@ def _load_jobs(loader: Loader, arguments: argparse.Namespace, entry: Entry) -> l
 
 
 def _continued(folder: str, words: Sequence[Override], entry: Entry) -> tuple[Any, Path]:
-    """The run in a folder, with its own configuration and what the words change in it."""
+    """Return the run in a folder, with its own configuration and the changes from the command line."""
     for word in words:
         if word.key_or_group.startswith("hydra.") or (is_group(word) and not isinstance(word.value(), dict)):
             raise UsageError(
                 f"resume={folder} takes place and configuration from that folder: leave {word.input_line} out"
             )
-    saved_config(RunFolder(Path(folder)))  # what is wrong with it is not for words to mend
+    saved_config(RunFolder(Path(folder)))  # arguments cannot correct it
     return with_words(saved_text(RunFolder(Path(folder))), entry.schema, words), Path(folder)
 
 
 def _where_it_was(config: Any, run_dir: Path) -> tuple[Any, Path]:
-    """With ``resume=auto`` the folder of the interrupted run, if there is one; otherwise the one given."""
+    """Return the interrupted run's folder for ``resume=auto`` if there is one; otherwise the given folder."""
     if isinstance(config, Config) and config.resume == AUTO and not _holds_a_run(config, run_dir):
         return config, interrupted_run(run_dir.parent, config) or run_dir
     return config, run_dir
 
 
 def is_group(word: Override) -> bool:
-    """Whether a word of the command line chooses a file of a configuration group."""
+    """Return whether an argument chooses a file of a configuration group."""
     return (CONF_DIR / word.key_or_group).is_dir()
 
 
 def _load_sweep_job(entry: Entry, cfg: DictConfig) -> Any:
     config, _ = _load_job(cfg, entry, Path)
     if isinstance(config, Config) and config.resume not in (None, AUTO):
-        raise UsageError(f"resume={config.resume} goes on with one run: leave -m out, or say resume=auto")
+        raise UsageError(f"resume={config.resume} resumes one run: leave -m out, or use resume=auto")
     return config
 
 
@@ -302,7 +321,7 @@ def _load_job(cfg: DictConfig, entry: Entry, run_dir: Callable[[], Path]) -> tup
 
 
 def _resolved(cfg: DictConfig, read: Callable[[], T]) -> T:
-    """What is read while Hydra's own part of the configuration is there for names that are made of it."""
+    """Call ``read`` while Hydra's own part of the configuration is available for interpolation."""
     state = HydraConfig.instance()
     state.set_config(cfg)
     try:

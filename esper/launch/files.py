@@ -1,4 +1,4 @@
-"""Configuration files, Esper's own and the user's: Hydra's loader, but what is wrong with one is said with its name."""
+"""Loading of configuration files, Esper's and the user's, with Hydra's loader and errors that name the file."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from esper.config.errors import UsageError, unreadable
 from esper.config.hydra_private import ConfigLoaderImpl, ConfigRepository
+from esper.config.identity import flat
 from esper.config.naming import as_typed
-from esper.experiment.resume import flat
 
 OPEN = "???"
-"""Mark in a file for a value that is still to be given."""
+"""Marker in a file for a value that must be set elsewhere."""
 
 _KEYS = re.compile(r"^(?:no value for )?([a-z_][\w.]*)|([a-z_]\w*(?:\.\w+)+)")
-"""Keys that a message names: whatever it begins with, and all with a dot in them."""
+"""Pattern of keys in a message: its first word, and all words with a dot."""
 
 
 @dataclass
 class Noted:
-    """Notes on files that were read; shared by all copies of a repository.
+    """Notes on files that were read, shared by all copies of a repository.
 
     Attributes:
-        open_values: whether one leaves a value open.
-        choosers: file by ``group/name`` that it chooses in the place of others.
+        open_values: true if a file leaves a value open.
+        choosers: file by ``group/name`` of the choice that it overrides.
     """
 
     open_values: bool = False
@@ -55,10 +55,10 @@ class Files(ConfigRepository):
         self.noted = Noted()
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        """Read a file; ``None`` if there is none.
+        """Read a file; return ``None`` if it does not exist.
 
         Raises:
-            UsageError: it cannot be read, or holds no keys and values; names it.
+            UsageError: it cannot be read, or holds no keys and values; the message names it.
         """
         try:
             found = super().load_config(config_path)
@@ -77,7 +77,7 @@ class Files(ConfigRepository):
         return found
 
     def _ungrammatical(self, config_path: str) -> str:
-        """The key whose value has ``${`` and no such grammar."""
+        """Return the key whose value contains an invalid ``${`` interpolation."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         assert source is not None, "it was read"
         content = yaml.safe_load(Path(source.path, f"{config_path}.yaml").read_text(encoding="utf-8"))
@@ -90,7 +90,7 @@ class Files(ConfigRepository):
 
 
 class Loader(ConfigLoaderImpl):
-    """Composes configurations from files, words and schemas."""
+    """Loader that composes configurations from files, arguments and schemas."""
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
@@ -109,8 +109,8 @@ class Loader(ConfigLoaderImpl):
         """Compose a configuration.
 
         Raises:
-            HydraException, OmegaConfBaseException: as Hydra has it.
-            UsageError: a file cannot be read, leads back to itself, or leaves a value open that no word gives.
+            HydraException, OmegaConfBaseException: as raised by Hydra.
+            UsageError: a file cannot be read, includes itself, or leaves a value open that no argument sets.
         """
         self.asked, self.composed = (config_name, overrides), False
         self._check_choices(overrides)
@@ -125,20 +125,20 @@ class Loader(ConfigLoaderImpl):
             group = (error.missing_cfg_file or "").rpartition("/")[0]
             if group and error.options is None:
                 error.options = self.files.get_group_options(group)
-            # Hydra blames the root for what words ask for, and for what files choose in the place of others.
+            # Hydra attributes choices of arguments, and overrides in files, to the root.
             chooser = self.files.noted.choosers.get(error.missing_cfg_file or "")
             asked = {word.key_or_group for word in OverridesParser.create().parse_overrides(overrides)}
             if group in asked or chooser:
                 told = str(error).removeprefix(f"In '{config_name}': ")
                 error.args = (f"In '{chooser}': {told}" if chooser and group not in asked else told,)
             raise
-        if run_mode is RunMode.RUN and self.files.noted.open_values:  # a sweep's jobs are still to get their words
+        if run_mode is RunMode.RUN and self.files.noted.open_values:  # a sweep's jobs get their arguments later
             self._require_values(overrides)
         self.composed = True
         return cfg
 
     def _check_choices(self, words: Sequence[str]) -> None:
-        """Refuse words that choose files by anything but names."""
+        """Refuse arguments that choose files by anything but names."""
         for word in OverridesParser.create().parse_overrides(list(words)):
             chosen = word.value()
             names = chosen if isinstance(chosen, list) else [chosen]
@@ -151,7 +151,7 @@ class Loader(ConfigLoaderImpl):
                 )
 
     def _require_values(self, words: Sequence[str]) -> None:
-        """Refuse values that a file leaves open (``???``) if neither a later file nor a word gives them."""
+        """Refuse values that a file leaves open (``???``) if neither a later file nor an argument sets them."""
         # Hydra reads an open value as no value at all, and keeps the one from before.
         given = self._given(words)
         open_keys: dict[str, str] = {}
@@ -160,13 +160,13 @@ class Loader(ConfigLoaderImpl):
             open_keys |= {key: path for key, value in keys.items() if value == OPEN}
         for key, path in open_keys.items():
             if not _among(key, given):
-                raise UsageError(f"{path}.yaml: no value for {key}: say {key}=<value>")
+                raise UsageError(f"{path}.yaml: no value for {key}: use {key}=<value>")
 
     def located(self, message: str) -> str:
-        """A message about the configuration that was composed last, with the file that gives the value in question.
+        """Append to a message the file that sets the value in question, for the configuration composed last.
 
-        It is the last one that gives the first key which the message names and which words or files give; none if a
-        word gives it.
+        It is the last file that sets the first key in the message that arguments or files set; none if an argument sets
+        it.
         """
         file, colon, rest = message.partition(".yaml: ")
         if colon:  # composing names the file, but not always the value
@@ -182,7 +182,7 @@ class Loader(ConfigLoaderImpl):
             key = (match[1] or match[2]).rstrip(".")
             if _among(key, given):
                 return message
-            # An entry of a dictionary may stand in a file as a whole.
+            # A file may set an entry of a dictionary as a whole.
             for name in (key, key.rpartition(".")[0]) if key.count(".") > 1 else (key,):
                 for path, keys in reversed(contents):
                     if any(_among(name, {own}) for own in keys):
@@ -190,7 +190,7 @@ class Loader(ConfigLoaderImpl):
         return message
 
     def _given(self, words: Sequence[str]) -> set[str]:
-        """Keys to which words give a value, and not a file."""
+        """Return the keys that arguments, not files, set."""
         parsed = OverridesParser.create().parse_overrides(list(words))
         return {
             word.key_or_group
@@ -199,7 +199,7 @@ class Loader(ConfigLoaderImpl):
         }
 
     def _contents(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """Files that were chosen, in the order in which they are merged, with their keys in full."""
+        """Iterate over the chosen files in merge order, with their full keys."""
         for default in self.compute_defaults_list(*self.asked, RunMode.RUN).defaults:
             path = default.config_path or ""
             found = None if default.primary or path.startswith("hydra/") else self.files.load_config(path)
@@ -208,11 +208,11 @@ class Loader(ConfigLoaderImpl):
 
 
 def _keys(content: Container) -> dict[str, object]:
-    """Values of a file by their keys in full, nothing resolved."""
+    """Return the values of a file by full key, without resolving interpolations."""
     plain = OmegaConf.to_container(content)
     return flat(cast(dict[str, object], plain)) if isinstance(plain, dict) else {}
 
 
 def _among(key: str, given: set[str]) -> bool:
-    """Tell whether words give a key, the section that it is in, or an entry of it."""
+    """Return whether arguments set a key, its section, or an entry of it."""
     return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in given)

@@ -1,4 +1,4 @@
-"""Hydra's flags (``--cfg``, ``--config-dir``, …): those that do not fit together, or not Esper, end in one line."""
+"""Hydra's flags (``--cfg``, ``--config-dir``, …); invalid combinations and unsupported flags end in one line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def parse_flags() -> argparse.Namespace:
-    """The command line, its flags and words apart.
+    """Parse the command line into flags and overrides.
 
     Raises:
-        UsageError: an unknown flag, one without its value, or flags that do not fit together.
+        UsageError: an unknown flag, one without its value, or flags that exclude each other.
     """
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]  # argparse itself prints a page of usage
@@ -43,13 +43,13 @@ def _check_places(arguments: argparse.Namespace) -> None:
         _check_folder(Path(arguments.config_dir))
     if arguments.experimental_rerun is not None:
         raise UsageError(
-            f"--experimental-rerun={arguments.experimental_rerun}: Esper leaves no such file; go on with a run by "
+            f"--experimental-rerun={arguments.experimental_rerun}: Esper leaves no such file; resume a run with "
             "resume=<folder>"
         )
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder that is not there, and files in it that would not be read, since Esper's own come first."""
+    """Refuse a missing folder, and files in it that are shadowed by Esper's own."""
     if not folder.is_dir():
         raise UsageError(f"--config-dir: no such folder {str(folder)!r}")
     for own in CONF_DIR.rglob("*.yaml"):
@@ -70,9 +70,9 @@ def _check_modes(arguments: argparse.Namespace) -> None:
     }
     chosen = [flag for flag, given in modes.items() if given]
     if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} do not go together: say one of them")
+        raise UsageError(f"{' and '.join(chosen)} do not go together: use one of them")
     for flag, given in (("--resolve", arguments.resolve), ("--package", arguments.package)):
-        if given and not (arguments.cfg or arguments.help):
+        if given and not arguments.cfg:
             raise UsageError(f"{flag} says how --cfg shows a configuration: add --cfg=job")
     if arguments.shell_completion:
         _check_completion(arguments.overrides)

@@ -1,4 +1,4 @@
-"""One rank of a run, as :mod:`esper.launch.spawn` starts it: reads its orders from standard input."""
+"""Process of one rank, started by :mod:`esper.launch.spawn`, which sends its instructions over standard input."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from esper.launch.begin import start
+from esper.runtime import waiting
 from esper.runtime.preemption import Preempted
 
 INTERRUPTED = 130
 
 
 def main() -> None:
-    """Take part in a run; leave a record of a failure where the orders say."""
-    # Imported here, so that the process listens before it imports what takes long.
+    """Run as one rank; write a record of a failure to the place given in the instructions."""
+    # Imported here, so that the process handles signals before slow imports.
     from esper.config import from_yaml
     from esper.launch.entries import ENTRIES
     from esper.launch.spawn import PEER_LOST, run_rank
-    from esper.runtime.ranks import PeerLost, Placement
+    from esper.runtime.placement import PeerLost, Placement
 
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a scheduler sends it to all, and means whoever started this one
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a scheduler sends it to all; the launching process handles it
     order = json.loads(sys.stdin.readline())
+    waiting.begin(order["waited"])
     threading.Thread(target=_end_with_the_launcher, daemon=True).start()
     placement = Placement(
         rank=order["rank"],
@@ -54,7 +56,7 @@ def _record(path: Path, error: BaseException) -> None:
     from esper.runtime.run_folder import RunFolderError
     from esper.runtime.user_code import in_one_line
 
-    lines = [line for line in str(error).splitlines() if line.strip()]  # CUDA's have advice below
+    lines = [line for line in str(error).splitlines() if line.strip()]  # CUDA's messages end with advice
     tells = isinstance(error, UsageError | RunError | RunFolderError | RuntimeError | ValueError) and lines
     record: dict[str, Any] = {
         "message": lines[0].strip() if tells else in_one_line(error),
@@ -66,13 +68,15 @@ def _record(path: Path, error: BaseException) -> None:
 
 
 def _end_with_the_launcher() -> None:
-    """Standard input ends when the process that started this one does, even if it was killed."""
+    """End this process when standard input closes, that is, when the process that started it has ended or was
+    killed.
+    """
     sys.stdin.read()
     _leave(INTERRUPTED)
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once: an orderly exit would part from ranks that may be gone, and wait for them."""
+    """End at once: an orderly exit would wait for other ranks, which may be gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,7 +1,7 @@
-"""Starting a run on its devices: in this process for one, as one process per device for several.
+"""Start of a run on its devices: in this process for one, with one process per device for several.
 
-torchrun and ``srun`` start the processes themselves; then each of them only joins the others. Otherwise this process
-starts them, watches them, and ends the run when one of them dies: nobody waits for a rank that is gone.
+torchrun and ``srun`` start the processes themselves, and each joins the others. Otherwise this process starts and
+watches them, and ends the run when one of them dies, so that none waits for a lost rank.
 """
 
 from __future__ import annotations
@@ -22,46 +22,50 @@ from esper.config import UsageError, to_yaml
 from esper.config.errors import RunError
 from esper.config.words import shell_word
 from esper.launch.entries import Entry
-from esper.runtime.devices import resolve_devices
+from esper.runtime.placement import Placement, outside_placement
 from esper.runtime.preemption import SIGNALS, Preempted, StopSignals
-from esper.runtime.ranks import ALONE, Placement, connected, outside_placement
 from esper.runtime.run_folder import RunFolder, RunState
 from esper.runtime.terminal import say
+from esper.runtime.waiting import waited
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 2.0
-"""Time that ranks get to end by themselves once one of them has; then they are terminated, and later killed."""
+"""Seconds that ranks get to end by themselves after one has ended; then they are terminated, and later killed."""
 
 CAUSE_SECONDS = 60.0
-"""Longest wait for the rank that was the cause while those that have ended only miss another one: on a busy machine the
-traceback of a rank takes longer to write than the others take to notice that it is gone."""
+"""Longest wait in seconds for the rank that caused a failure, while others have only reported a lost peer: on a busy
+machine a rank may write its traceback after the others notice its absence.
+"""
 
 STOPPED = {Preempted(number).code: int(number) for number in SIGNALS}
-"""Exit codes of ranks that were asked to end and did, and the signals."""
+"""Signals by exit code, for ranks that were asked to stop and did."""
 
 OUTPUT_LOG = "output.log"
-"""Where quiet ranks print, in the run folder."""
+"""File in the run folder for the output of quiet ranks."""
 
 PEER_LOST = 75
 """Exit code of a rank that ended only because another one had."""
 
 
 def launch(entry: Entry, config: Any, run_dir: Path, *, isolated: bool = False, quiet: bool = False) -> None:
-    """Do the work of an entry point on the configured devices.
+    """Run an entry point on the configured devices.
 
     Args:
-        entry, config, run_dir: what, how and where.
-        isolated: even a single rank gets a process of its own, so that its death is not that of this one.
-        quiet: ranks in processes of their own print to ``output.log`` in the run folder.
+        entry, config, run_dir: entry point, its configuration and its run folder.
+        isolated: run even a single rank in a separate process, so that its death does not end this one.
+        quiet: let ranks in separate processes print to ``output.log`` in the run folder.
 
     Raises:
         RunError: a rank died; the message says which and why, and its traceback is in ``status.json``.
-        Preempted: the run was asked to end.
+        Preempted: the run was asked to stop.
     """
     placement = outside_placement()
     if placement is not None:
         run_rank(entry, config, run_dir, placement)
         return
+    from esper.runtime.devices import resolve_devices  # not above: help and errors of use do not wait for torch
+    from esper.runtime.ranks import ALONE
+
     devices = resolve_devices(config.devices)
     if isolated or len(devices) > 1:
         log = run_dir / OUTPUT_LOG if quiet else None
@@ -71,7 +75,9 @@ def launch(entry: Entry, config: Any, run_dir: Path, *, isolated: bool = False, 
 
 
 def run_rank(entry: Entry, config: Any, run_dir: Path, placement: Placement) -> None:
-    """Take part in a run as one of its ranks; the run folder is the first rank's."""
+    """Run an entry point as one rank; only the first rank owns the run folder."""
+    from esper.runtime.ranks import ALONE, connected
+
     work = entry.work()
     if placement.size == 1:
         work(config, run_dir, ALONE)
@@ -81,13 +87,13 @@ def run_rank(entry: Entry, config: Any, run_dir: Path, placement: Placement) -> 
 
 
 def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str], log: Path | None = None) -> None:
-    folder = RunFolder(run_dir)
+    folder, before = RunFolder(run_dir), waited()
     with tempfile.TemporaryDirectory(prefix="esper-ranks-") as scratch, StopSignals() as signals:
         children: list[subprocess.Popen[str]] = []
         try:
             with signals.deferred():
                 children.extend(
-                    _start(entry, config, run_dir, Path(scratch), rank, len(devices), log)
+                    _start(entry, config, run_dir, Path(scratch), rank, len(devices), log, before)
                     for rank in range(len(devices))
                 )
                 codes = _watch(children, signals)
@@ -95,7 +101,7 @@ def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str],
                 if number:
                     raise Preempted(number)
         except BaseException as error:
-            # Ranks are told again what they have been told before, so that they report the same.
+            # A repeated signal is the same as the first, so that all ranks report the same one.
             _end(children, signal.Signals(error.number) if isinstance(error, Preempted) else signal.SIGTERM)
             if folder.state is RunState.RUNNING or (folder.state is RunState.FAILED and isinstance(error, Preempted)):
                 folder.status(RunState.PREEMPTED)
@@ -106,7 +112,7 @@ def _run_ranks(entry: Entry, config: Any, run_dir: Path, devices: Sequence[str],
 
 
 def _start(
-    entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, size: int, log: Path | None
+    entry: Entry, config: Any, run_dir: Path, scratch: Path, rank: int, size: int, log: Path | None, before: float
 ) -> subprocess.Popen[str]:
     order = {
         "entry": entry.config_name,
@@ -114,6 +120,7 @@ def _start(
         "run_dir": str(run_dir.absolute()),
         "rank": rank,
         "size": size,
+        "waited": before,
         "rendezvous": f"file://{scratch}/rendezvous",
         "failure": str(_failure_file(scratch, rank)),
     }
@@ -143,9 +150,9 @@ def _failure_file(scratch: Path, rank: int) -> Path:
 
 
 def _watch(children: Sequence[subprocess.Popen[str]], signals: StopSignals) -> list[int | None]:
-    """Wait until all ranks are done, or one has failed and the others had time to end by themselves: exit codes.
+    """Wait until all ranks have ended, or one has failed and the others had time to end; return exit codes.
 
-    A request to end is passed on once; ranks that heed it get all the time that they need to leave a checkpoint.
+    A request to stop is passed on once; ranks that obey it get as much time as they need to write a checkpoint.
     """
     passed_on = False
     while True:
@@ -165,12 +172,12 @@ def _watch(children: Sequence[subprocess.Popen[str]], signals: StopSignals) -> l
 
 
 def _stopped_by(codes: Sequence[int | None], requested: int) -> int:
-    """The signal for which the ranks have ended, 0 if they have not.
+    """Return the signal that made the ranks stop, 0 if they did not stop for one.
 
     Args:
-        codes: of the ranks.
-        requested: the signal that was passed on, 0 for none. Of ranks that heed it at once some only see that others
-            have left, and some may be done.
+        codes: exit codes of the ranks.
+        requested: the signal that was passed on, 0 for none. When ranks obey it, some may only notice that others have
+            left, and some may have finished.
     """
     asked = [STOPPED[code] for code in codes if code in STOPPED]
     rest = {code for code in codes if code not in STOPPED}
@@ -178,7 +185,7 @@ def _stopped_by(codes: Sequence[int | None], requested: int) -> int:
 
 
 def _causes(codes: Sequence[int | None]) -> list[int]:
-    """Ranks that have failed by themselves."""
+    """Return the ranks that failed by themselves."""
     return [rank for rank, code in enumerate(codes) if code not in (None, 0, PEER_LOST)]
 
 
@@ -187,7 +194,7 @@ def _wait(
     seconds: float = GRACE_SECONDS,
     enough: Callable[[Sequence[int | None]], object] = lambda codes: False,
 ) -> None:
-    """Until all ranks have ended, or enough is known from their exit codes, but not for longer than so many seconds."""
+    """Wait until all ranks have ended or ``enough`` accepts their exit codes, at most a number of seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         codes = [child.poll() for child in children]
@@ -197,7 +204,7 @@ def _wait(
 
 
 def _end(children: Sequence[subprocess.Popen[str]], first: signal.Signals) -> None:
-    """Make the ranks that are left end; returns when all have."""
+    """Terminate, then kill, the remaining ranks; return when all have ended."""
     for kind in (first, signal.SIGTERM, signal.SIGKILL):
         for child in children:
             if child.poll() is None:
@@ -206,7 +213,7 @@ def _end(children: Sequence[subprocess.Popen[str]], first: signal.Signals) -> No
 
 
 def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devices: Sequence[str]) -> NoReturn:
-    """Mark the run as failed by the rank that was the first cause, and say so."""
+    """Mark the run as failed by the rank that was the first cause, and raise the error."""
     rank = (_causes(codes) or [codes.index(PEER_LOST)])[0]
     code = codes[rank]
     assert code is not None
@@ -223,7 +230,7 @@ def _report(folder: RunFolder, scratch: Path, codes: Sequence[int | None], devic
     if failure:
         say(failure["traceback"], stderr=True)
     checkpoint = folder.last_checkpoint
-    kept = f"; {shell_word('resume', folder.path)} goes on from {checkpoint}" if checkpoint.exists() else ""
+    kept = f"; {shell_word('resume', folder.path)} resumes from {checkpoint}" if checkpoint.exists() else ""
     ended = "" if alone else "; the other ranks were ended"
     raise RunError(f"{message}{ended}{kept}")
 

@@ -1,7 +1,8 @@
-"""A sweep: its jobs, each in a folder that its configuration names, so that the same command goes on with them.
+"""Planning of a sweep: its jobs, each in a folder determined by its configuration, so that the same command resumes
+them.
 
-The folder of a sweep is named after what is swept, that of a job after what is its own: the values that are swept, the
-seed, and letters that stand for the whole configuration.
+The folder of a sweep is named after the swept keys, that of a job after its swept values, its seed, and a hash of its
+whole configuration.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from omegaconf import DictConfig
 
 from esper.config.errors import RunError, UsageError, explain, refused
 from esper.config.hydra_private import BasicSweeper
-from esper.config.naming import JobName, as_typed, job_name, letters, readable
+from esper.config.identity import digest
+from esper.config.naming import JobName, as_typed, job_name, readable
 from esper.config.store import to_plain
 from esper.config.words import quoted
 from esper.experiment.shortage import shortages
@@ -29,7 +31,7 @@ from esper.launch.files import Loader
 from esper.runtime.run_folder import RunCondition, RunFolder, RunState
 
 MAX_JOBS = 10_000
-"""Most jobs of one sweep; each is composed and checked before the first of them runs."""
+"""Largest number of jobs in a sweep; all are composed and checked before the first one runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +39,21 @@ class SweepJob:
     """One job of a sweep.
 
     Attributes:
-        number: from 0, in the order of the sweep.
-        identity: what is the same in jobs that compute the same and have the same folder.
-        words: overrides that make it, its name among them.
-        label: values that are swept, as a person would say them.
-        run_dir: its folder.
-        refusal: why it cannot be run; ``None`` if it can.
-        again: number and label of later jobs that are the same, and are not run for themselves.
+        number: number of the job from 0, in the order of the sweep.
+        identity: equal for jobs that compute the same in the same folder.
+        words: overrides that define it, its name included.
+        label: swept values in readable form.
+        configuration: those of them that are no run seeds, equal in jobs of one configuration.
+        run_dir: run folder of the job.
+        refusal: reason why it cannot run; ``None`` if it can.
+        again: number and label of later duplicates, which do not run.
     """
 
     number: int
     identity: str
     words: tuple[str, ...]
     label: str
+    configuration: str
     run_dir: Path
     refusal: str | None = None
     again: tuple[tuple[int, str], ...] = ()
@@ -57,13 +61,13 @@ class SweepJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Finds out which jobs a sweep has, and which of them can be run.
+    """Planner that lists the jobs of a sweep and checks which of them can run.
 
     Attributes:
-        loader, master: of Hydra; ``master`` is the configuration of the sweep itself.
+        loader, master: Hydra's loader, and the configuration of the sweep itself.
         schema: dataclass of a job's configuration.
-        load: makes a composed configuration one of these.
-        folder_of: the run folder of a composed configuration.
+        load: converts a composed configuration into the dataclass.
+        folder_of: returns the run folder of a composed configuration.
         check: raises ``ValueError`` for a configuration that cannot run.
     """
 
@@ -75,10 +79,10 @@ class Planner:
     check: Callable[[Any], None]
 
     def plan(self) -> list[SweepJob]:
-        """All jobs, each once, those that cannot be run marked as such.
+        """List all jobs without duplicates, with a reason for those that cannot run.
 
         Raises:
-            UsageError: no job can be run, or two would share a folder.
+            UsageError: no job can run, or two would share a folder.
         """
         alike: dict[str, list[SweepJob]] = {}
         files = self._files_of_params()
@@ -104,9 +108,9 @@ class Planner:
         return jobs
 
     def _split(self) -> list[tuple[list[str], list[str]]]:
-        """Words of each job, and those among them that differ from job to job.
+        """Return the overrides of each job, and those among them that vary between jobs.
 
-        What is swept comes from the command line, and from ``hydra.sweeper.params`` of a sweep preset.
+        Swept values come from the command line, and from ``hydra.sweeper.params`` of a sweep preset.
         """
         hydra = self.master.hydra
         preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()]
@@ -126,7 +130,7 @@ class Planner:
         return [(list(job), [word for word in job if word.partition("=")[0] in swept]) for job in jobs]
 
     def _files_of_params(self) -> dict[str, str]:
-        """The file, by key that it sweeps over."""
+        """Return the file that sweeps over each key."""
         found = {}
         for key in self.master.hydra.sweeper.params or {}:
             where = f"hydra.sweeper.params.{key}"
@@ -135,6 +139,7 @@ class Planner:
 
     def _job(self, number: int, words: Sequence[str], swept: Sequence[str]) -> SweepJob:
         label, named = " ".join(swept), list(words)
+        configuration = " ".join(word for word in swept if not word.startswith("seed="))
         try:
             with refused(self.schema, self.loader.located):
                 cfg = self.loader.load_sweep_config(self.master, named)
@@ -142,12 +147,13 @@ class Planner:
                 with shortages(config, begun=False):
                     self.check(config)
         except (UsageError, RunError) as error:
-            letters_of_words = letters(sorted(words))
+            letters_of_words = digest(*sorted(words))
             return SweepJob(
                 number=number,
                 identity=letters_of_words,
                 words=tuple(words),
                 label=label,
+                configuration=configuration,
                 run_dir=Path(self.master.hydra.sweep.dir) / f"{readable(swept)}refused-{letters_of_words}",
                 refusal=str(error),
             )
@@ -163,17 +169,18 @@ class Planner:
             identity=json.dumps(plain, sort_keys=True),
             words=tuple(named),
             label=label,
+            configuration=configuration,
             run_dir=self.folder_of(cfg),
         )
 
     def _spelled(self, word: str) -> str:
-        """A word in the one spelling of its value: ``lr=1e-3`` and ``lr=0.001`` are the same."""
+        """Normalise the value in an override: ``lr=1e-3`` and ``lr=0.001`` are the same."""
         [parsed] = OverridesParser.create(self.loader).parse_overrides([word])
         return f"{parsed.key_or_group}={as_typed(parsed.value())}"
 
 
 def _with_file(refusal: str, swept: Sequence[str], files: Mapping[str, str]) -> str:
-    """A refusal, with the file that sweeps over the key in question."""
+    """Add to a refusal the file that sweeps over the key in question."""
     for key in (word.partition("=")[0] for word in swept):
         if key in files and re.search(rf"(^|'){re.escape(key)}\b", refusal):
             return files[key] + refusal
@@ -181,7 +188,7 @@ def _with_file(refusal: str, swept: Sequence[str], files: Mapping[str, str]) -> 
 
 
 def _known_as(folder: Path, name: JobName) -> str | None:
-    """Name of another folder, beside this one, in which the same job has been run before; a finished one first."""
+    """Return the name of a sibling folder in which the same job has run before, preferring a finished one."""
     if folder.exists():
         return None
     found = [RunFolder(path) for path in folder.parent.glob(f"*{name.end}") if name.means(path.name)]
@@ -191,7 +198,7 @@ def _known_as(folder: Path, name: JobName) -> str | None:
 
 
 def check_size(sweeps: Sequence[Override]) -> None:
-    """Refuse sweeps without a job, or with more than anybody can mean, before their jobs are listed."""
+    """Refuse sweeps without a job, or with too many, before their jobs are listed."""
     total = 1
     for word in sweeps:
         count = _num_values(word)
@@ -205,10 +212,10 @@ def check_size(sweeps: Sequence[Override]) -> None:
 
 
 def _num_values(word: Override) -> int:
-    """Values that a word sweeps over, none of them made."""
+    """Count the values that an override sweeps over, without generating them."""
     asked = word.value()
     if isinstance(asked, IntervalSweep):
-        raise UsageError(f"{word.input_line}: an interval has no values of its own: say range(...) or choice(...)")
+        raise UsageError(f"{word.input_line}: an interval has no values of its own: use range(...) or choice(...)")
     if not isinstance(asked, RangeSweep):
         return sum(1 for _ in word.sweep_iterator())
     assert asked.start is not None, "the parser asks for both ends"
@@ -219,6 +226,6 @@ def _num_values(word: Override) -> int:
 
 
 def mark_refused(job: SweepJob) -> None:
-    """Leave a folder for a job that cannot be run: reports count it among the failures."""
+    """Make a folder for a job that cannot run, so that reports count it among the failures."""
     job.run_dir.mkdir(parents=True, exist_ok=True)
     RunFolder(job.run_dir).status(RunState.FAILED, overrides=list(job.words), traceback=job.refusal)

@@ -1,4 +1,4 @@
-"""Running a sweep: what is finished is left alone, the rest goes to a launcher, and a table says how it all ended."""
+"""Execution of a sweep: skip finished jobs, hand the rest to a launcher, and print a closing table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra.core.config_loader import ConfigLoader
@@ -27,28 +27,32 @@ from esper.runtime.terminal import say
 from esper.views.sweep_table import JobRow, print_sweep
 
 WAITING = {RunCondition.EMPTY: "new", RunCondition.INTERRUPTED: "to be continued", RunCondition.FAILED: "to be retried"}
+POLL_SECONDS = 2.0
+"""Seconds between counts of finished jobs."""
+
 PATIENT = "hydra_submitit_launcher"
-"""Launchers that stop listening to the other jobs when one is lost: each of their jobs is launched by itself."""
+"""Launchers that stop listening to the other jobs when one is lost; they launch jobs one by one."""
 
 ENDING = ("hydra_joblib_launcher", ".LocalLauncher")
-"""Launchers that kill or leave their jobs on this machine when they are interrupted: jobs are asked to end, and the
-sweep waits until they have."""
+"""Launchers that kill or abandon their local jobs when interrupted; the sweep asks the jobs to end, and waits for
+them.
+"""
 
 
 def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]) -> bool:
-    """Run the jobs of a sweep that are not finished, and print what became of all.
+    """Run the unfinished jobs of a sweep, and print the state of all jobs.
 
     Args:
-        loader, master: of Hydra.
+        loader, master: Hydra's loader, and the configuration of the sweep itself.
         entry: the entry point.
-        work: of the entry point, for one job.
-        jobs: of the sweep.
+        work: function that runs one job.
+        jobs: jobs of the sweep.
 
     Returns:
-        whether every job is finished.
+        whether every job has finished.
 
     Raises:
-        Preempted: the sweep was asked to end; the same command goes on with it.
+        Preempted: the sweep was asked to stop; the same command resumes it.
     """
     sweep_dir = Path(master.hydra.sweep.dir)
     conditions = {job.number: RunFolder(job.run_dir).condition() for job in jobs if job.refusal is None}
@@ -60,7 +64,7 @@ def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobW
     lost: dict[int, str] = {}
     try:
         if waiting:
-            lost = _launch(loader, master, entry, work, waiting)
+            lost = _launch(loader, master, entry, work, waiting, len(jobs))
     finally:
         rows = [_row(job, lost.get(job.number)) for job in jobs]
         print_sweep(sweep_dir, rows)
@@ -81,9 +85,12 @@ def _announce(sweep_dir: Path, jobs: Sequence[SweepJob], conditions: dict[int, R
 
 
 def _launch(
-    loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]
+    loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob], total: int
 ) -> dict[int, str]:
-    """Give jobs to the launcher; returns what it says about those that it lost."""
+    """Submit jobs to the launcher; return its error message for each job that it lost.
+
+    Jobs that run side by side are counted as they end, out of ``total``; jobs in turn say when they begin.
+    """
     target = str(master.hydra.launcher._target_)
     in_turn, patient = target.endswith(".BasicLauncher"), PATIENT in target
     context = HydraContext(config_loader=loader, callbacks=Callbacks(master))
@@ -94,30 +101,57 @@ def _launch(
             work=work,
             isolated=not patient,
             quiet=not (in_turn or patient),
+            total=total if in_turn else None,
             sweep=this_process(),
             ending=ending,
         )
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
         ends = any(name in target for name in ENDING)
-        with signals.deferred(ending.touch) if ends else contextlib.nullcontext():
+        counted = contextlib.nullcontext() if in_turn else _counting(jobs, total)
+        with counted, signals.deferred(ending.touch) if ends else contextlib.nullcontext():
             if patient:
                 side_by_side = int(master.hydra.launcher.get("array_parallelism") or len(jobs))
                 return _launch_each(launcher, jobs, side_by_side, sheltered=ends)
             return _launch_some(launcher, jobs)
 
 
+@contextlib.contextmanager
+def _counting(jobs: Sequence[SweepJob], total: int) -> Iterator[None]:
+    """Print how many of all jobs are finished, whenever one ends in any process."""
+    stopped, left = threading.Event(), [RunFolder(job.run_dir) for job in jobs]
+
+    def count() -> None:
+        last = False
+        while not last:
+            last = stopped.wait(POLL_SECONDS)
+            now = [folder for folder in left if folder.condition() is not RunCondition.FINISHED]
+            if len(now) < len(left):
+                left[:] = now
+                say(f"{total - len(now)}/{total} done")
+
+    counter = threading.Thread(target=count, daemon=True)
+    counter.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        counter.join()
+
+
 def _launch_each(launcher: Launcher, jobs: Sequence[SweepJob], side_by_side: int, *, sheltered: bool) -> dict[int, str]:
-    """Launch every job by itself, so many at a time; ``sheltered`` from signals, which are the sweep's to pass on."""
+    """Launch jobs one by one, several at a time; ``sheltered`` protects them from signals, which the sweep passes
+    on.
+    """
     lost: dict[int, str] = {}
     turns = threading.Semaphore(side_by_side)
 
     def launch(job: SweepJob) -> None:
-        if sheltered:  # as are the processes that this thread starts: Ctrl-C goes to all of the sweep's at once
+        if sheltered:  # inherited by the processes that this thread starts: Ctrl-C reaches all processes of the sweep
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         with turns:
             lost.update(_launch_some(launcher, [job]))
 
-    # Daemons: a sweep that is asked to end does not wait for jobs elsewhere, which go on.
+    # Daemons: a sweep that is asked to end does not wait for jobs elsewhere, which continue.
     threads = [threading.Thread(target=launch, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
@@ -128,9 +162,9 @@ def _launch_each(launcher: Launcher, jobs: Sequence[SweepJob], side_by_side: int
 
 def _launch_some(launcher: Launcher, jobs: Sequence[SweepJob]) -> dict[int, str]:
     try:
-        # Numbers are for people; hydra counts on from the first one.
+        # Numbers are for people; Hydra counts from the first one.
         returns = launcher.launch([list(job.words) for job in jobs], initial_job_idx=jobs[0].number)
-    # A job that is lost (killed, out of memory, its node gone) is reported in as many ways as there are launchers.
+    # Every launcher reports a lost job (killed, out of memory, its node gone) in its own way.
     except Exception as error:
         return {job.number: " ".join(f"{type(error).__name__}: {error}".split()) for job in jobs}
     errors = {job.number: ret._return_value for job, ret in zip(jobs, returns, strict=True)}
@@ -139,14 +173,16 @@ def _launch_some(launcher: Launcher, jobs: Sequence[SweepJob]) -> dict[int, str]
 
 def _row(job: SweepJob, lost: str | None) -> JobRow:
     folder = RunFolder(job.run_dir)
-    return JobRow.read(folder, number=job.number, label=job.label, note=job.refusal or lost)
+    return JobRow.read(
+        folder, number=job.number, label=job.label, configuration=job.configuration, note=job.refusal or lost
+    )
 
 
 def require_finished(finished: bool, sweep_dir: Path) -> None:
-    """Make the exit code say so if a sweep is not whole.
+    """Raise an error, and so set the exit code, if some job of a sweep has not finished.
 
     Raises:
-        RunError: a job is not finished.
+        RunError: some job has not finished.
     """
     if not finished:
-        raise RunError(f"not every job of {sweep_dir} is finished; the same command goes on with what is left")
+        raise RunError(f"not every job of {sweep_dir} is finished; the same command resumes the sweep")

@@ -1,4 +1,4 @@
-"""One job of a sweep, wherever a launcher runs it: goes on with what is there, and never ends the sweep by failing."""
+"""One job of a sweep, run by any launcher: resumes the run in its folder, and never ends the sweep by failing."""
 
 from __future__ import annotations
 
@@ -29,27 +29,29 @@ from esper.runtime.run_folder import RunCondition, RunFolder, RunFolderError, Ru
 from esper.runtime.terminal import say, secure
 
 PREEMPTING = signal.SIGUSR2
-"""What submitit sends, or asks Slurm to send, before a time limit; with ``scancel --signal=USR2 <job>`` anybody can."""
+"""Signal that submitit sends, or asks Slurm to send, before a time limit; ``scancel --signal=USR2 <job>`` sends it
+too.
+"""
 
 LOCAL_REQUEUE = 144
-"""Exit code by which submitit's jobs on this machine are started again."""
+"""Exit code that makes submitit restart a job on this machine."""
 
 POLL_SECONDS = 0.5
-"""How often a job looks whether its sweep has been asked to end."""
+"""Seconds between checks whether the sweep has been asked to end."""
 
 Process = tuple[str, int]
-"""Name of a machine, and a process on it."""
+"""Host name of a machine, and a process id on it."""
 
 
 def this_process() -> Process:
-    """The process that asks."""
+    """Return the current process."""
     return platform.node(), os.getpid()
 
 
 class JobWork(Protocol):
-    """What a job does.
+    """Type of a function that runs one job.
 
-    ``isolated`` = in a process of its own, so that its death is not that of the sweep; ``quiet`` = with its output in
+    ``isolated`` runs it in a separate process, so that its death does not end the sweep; ``quiet`` sends its output to
     ``output.log``, since other jobs write to the same terminal.
     """
 
@@ -58,20 +60,22 @@ class JobWork(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTask:
-    """What a launcher calls for each job.
+    """Callable that a launcher runs for each job.
 
     Attributes:
         entry: name of the entry point's root configuration.
-        work: of the entry point.
-        isolated, quiet: for ``work``.
-        sweep: process of the sweep; for a job that runs in it, a request to end is one to end the sweep.
-        ending: a file that appears when the sweep is asked to end; jobs elsewhere on this machine look for it.
+        work: function that runs one job.
+        isolated, quiet: arguments of ``work``.
+        total: number of jobs of the sweep, if they run in turn and each announces itself.
+        sweep: process of the sweep; a request to end a job that runs in this process ends the sweep.
+        ending: file that appears when the sweep is asked to end; jobs in other processes of this machine watch for it.
     """
 
     entry: str
     work: JobWork
     isolated: bool
     quiet: bool
+    total: int | None
     sweep: Process
     ending: Path
 
@@ -82,12 +86,14 @@ class SweepTask:
         try:
             with refused(schema):
                 config = load(cfg, schema)
-        except UsageError as error:  # what was fine where the sweep was planned may not be where the job runs
+        except UsageError as error:  # the job's machine may differ from the one that planned the sweep
             _report(folder, error)
             return
-        # Requeued when all was done, or since the start of this sweep another one has come to it.
+        # Requeued after it finished, or started by another sweep in the meantime.
         if folder.condition() in (RunCondition.FINISHED, RunCondition.RUNNING) or self.ending.exists():
             return
+        if self.total is not None:
+            say(f"{HydraConfig.get().job.num + 1}/{self.total}: {run_dir.name}")
         if isinstance(config, Config):
             config = replace(config, resume=AUTO)
         try:
@@ -96,13 +102,13 @@ class SweepTask:
         except Preempted:
             if self.sweep == this_process():
                 raise
-        # One job must not end the others, whatever it failed of; the traceback stays with the run.
+        # A failing job must not end the others; its traceback is in its run folder.
         except Exception as error:
             _report(folder, error)
 
 
 def _report(folder: RunFolder, error: Exception) -> None:
-    """Mark the run as failed, unless it is another process's, or its ranks have left a better account of it."""
+    """Mark the run as failed, unless another process owns it or its ranks have already recorded a failure."""
     ours = folder.condition() not in (RunCondition.RUNNING, RunCondition.FINISHED)
     told = isinstance(error, RunError) and folder.state is RunState.FAILED
     if ours and not told:
@@ -114,7 +120,7 @@ def _report(folder: RunFolder, error: Exception) -> None:
 
 @contextmanager
 def _ended_with_the_sweep(sweep: Process, ending: Path) -> Iterator[None]:
-    """While entered, what asks the sweep to end asks this process too, once; in the sweep's own it needs no help."""
+    """Pass a request to end the sweep on to this process once; nothing is needed in the sweep's own process."""
     node, process = this_process()
     if sweep[0] != node or sweep[1] == process:
         yield
@@ -143,9 +149,9 @@ def _ended_with_the_sweep(sweep: Process, ending: Path) -> Iterator[None]:
 
 @contextmanager
 def requeued_on_request() -> Iterator[None]:
-    """In a job of submitit's, leave a checkpoint and go back to the queue when asked to, as before a time limit.
+    """Write a checkpoint and requeue a submitit job on request, as before a time limit.
 
-    The job that is started again is the same: it finds the run in its folder and goes on with it.
+    The restarted job is the same: it finds the run in its folder and resumes it.
     """
     executor = os.environ.get("SUBMITIT_EXECUTOR")
     if executor not in ("slurm", "local"):
@@ -165,10 +171,10 @@ def requeued_on_request() -> Iterator[None]:
         except Preempted as stopped:
             if executor == "slurm":
                 if asked:
-                    # Slurm ends what goes back to the queue, with signals to this process and to scontrol.
+                    # Slurm ends a requeued job with signals to this process and to scontrol.
                     for number in (*SIGNALS, PREEMPTING):
                         signal.signal(number, signal.SIG_IGN)
-                    # However long a busy controller takes: at worst Slurm ends this job at its limit.
+                    # No time limit for a busy controller: at worst Slurm ends this job at its limit.
                     subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
                 _leave(stopped.code)
             if asked:
@@ -177,7 +183,7 @@ def requeued_on_request() -> Iterator[None]:
 
 
 def _leave(code: int) -> NoReturn:
-    """End this process without a result, by which submitit would take the job for done."""
+    """End this process without a result, which would make submitit consider the job finished."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

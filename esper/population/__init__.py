@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from esper.population.counterfactuals import Samples, Valuation, evaluate, valuate
-from esper.population.flops import MultiplyAdds, count_multiply_adds, training_multiply_adds
+from esper.population.counterfactuals import Questions, Samples, Valuation, evaluate, valuate
+from esper.population.epoch import EpochStats, train_epoch
+from esper.population.flops import MultiplyAdds, count_multiply_adds, incubation_share, training_multiply_adds
 from esper.population.losses import Scores
 from esper.population.mapping import MAPPINGS, build_mapping
 from esper.population.population import Population
 from esper.population.probes import NUM_PROBES, PROBE_NAMES, chosen_probes
-from esper.population.training import INCUBATIONS, EpochStats, GrowthStage, probe_hosts, train_epoch
+from esper.population.training import GrowthStage, probe_hosts
 
 __all__ = [
-    "INCUBATIONS",
     "MAPPINGS",
     "NUM_PROBES",
     "PROBE_NAMES",
@@ -19,6 +19,7 @@ __all__ = [
     "GrowthStage",
     "MultiplyAdds",
     "Population",
+    "Questions",
     "Samples",
     "Scores",
     "Valuation",
@@ -26,6 +27,7 @@ __all__ = [
     "chosen_probes",
     "count_multiply_adds",
     "evaluate",
+    "incubation_share",
     "probe_hosts",
     "train_epoch",
     "training_multiply_adds",

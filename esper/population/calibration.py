@@ -1,4 +1,4 @@
-"""The mapping of a run: given by name, or the fastest of a short contest, remembered per device and host."""
+"""Choice of a run's mapping: by name, or the fastest in a short benchmark, cached per device and host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import esper
 from esper.blueprints import blueprint_ids, build_blueprint
 from esper.blueprints.contract import users_blueprints
 from esper.hosts import CustomHost, Place
-from esper.population.contest import Timings, hold_contest
+from esper.population.autotune import Timings, time_mappings
 from esper.population.layout import ParameterLayout
 from esper.population.mapping import COMPILED_MAPPINGS, MAPPINGS
 from esper.population.trial import why_not
@@ -33,14 +32,14 @@ CACHE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A mapping and why.
+    """A chosen mapping and the reason.
 
     Attributes:
-        mapping: its name.
-        seconds: what the contest measured per host and training step, by mapping; empty where there was none.
-        refused: why other mappings could not take part.
-        cached: whether the contest was held before.
-        notes: what was wrong with the cache, one line each.
+        mapping: name of the mapping.
+        seconds: measured seconds per host and training step, by mapping; empty without a benchmark.
+        refused: reasons why other mappings were excluded.
+        cached: true if it was read from the cache, false if it was measured now.
+        notes: problems with the cache, one line each.
     """
 
     mapping: str
@@ -50,51 +49,54 @@ class Choice:
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """What to tell the user; nothing for a mapping that was given."""
+        """Return messages for the user; none for a mapping given by name."""
         if not self.seconds:
             return list(self.notes)
-        others = [f"{name} {1e3 * time:.2g}" for name, time in _by_time(self.seconds) if name != self.mapping]
+        others = [f"{name} {_milliseconds(time)}" for name, time in _by_time(self.seconds) if name != self.mapping]
         measured = "; ".join(
-            [f"{1e3 * self.seconds[self.mapping]:.2g} ms per host and step", *([", ".join(others)] if others else [])]
+            [
+                f"{_milliseconds(self.seconds[self.mapping])} ms per host and step",
+                *([", ".join(others)] if others else []),
+            ]
         )
         line = f"mapping auto: {self.mapping} ({measured}), {'cached' if self.cached else 'measured now'}"
         return [*self.notes, line, *(f"mapping {name} cannot be used: {why}" for name, why in self.refused.items())]
 
 
 _chosen: dict[str, Choice] = {}
-"""Choices of this process: environments, twins and evaluation must agree even where the cache cannot be written."""
+"""Choices of this process: environments, twins and evaluation must agree even if the cache cannot be written."""
 
 
 _able: set[str] = set()
-"""Mappings and workloads of this process, of Esper's own networks alone, that were tried and can: tried once."""
+"""Mappings and workloads that this process has tried with success, for Esper's own networks only."""
 
 
-def choose_mapping(workload: Workload, contest: Callable[[Workload], Timings] = hold_contest) -> Choice:
-    """The fastest mapping for a workload, from this process, the user's cache, or a contest.
+def choose_mapping(workload: Workload, measure: Callable[[Workload], Timings] = time_mappings) -> Choice:
+    """Return the fastest mapping for a workload, from this process, the user's cache, or a benchmark.
 
     Args:
-        workload: what to train, on which device.
-        contest: times the mappings.
+        workload: hosts, data and device.
+        measure: times the mappings.
 
     Raises:
-        ValueError: no mapping can run this host and its blueprints; names what each refused.
+        ValueError: no mapping can run this host and its blueprints; gives the reason for each.
     """
     conditions = describe(workload)
     key = _key(conditions)
     if key not in _chosen:
         known, trouble = _read(key)
         if known is not None and why_not(workload, known.mapping) is not None:
-            known = None  # a user's code may do something else than when the mappings were timed
-        _chosen[key] = known or _measure(workload, contest, key, conditions, trouble)
+            known = None  # a user's code may have changed since the mappings were timed
+        _chosen[key] = known or _timed(workload, measure, key, conditions, trouble)
         return _chosen[key]
     return replace(_chosen[key], cached=True, notes=())
 
 
 def require_mapping(workload: Workload, name: str) -> Choice:
-    """The mapping that was asked for by name, tried on the workload.
+    """Return the mapping with a given name, after a trial on the workload.
 
     Raises:
-        ValueError: it cannot run this host or one of its blueprints; says why, and which can.
+        ValueError: it cannot run this host or one of its blueprints; gives the reason and the mappings that can.
     """
     tried = f"{name} {_key(describe(workload))}"
     if tried in _able:
@@ -111,7 +113,7 @@ def require_mapping(workload: Workload, name: str) -> Choice:
 
 
 def _is_ours(workload: Workload) -> bool:
-    """Tell whether host and blueprints are Esper's own: users' may do another thing under the same description."""
+    """Return whether host and blueprints are Esper's own: users' code may change under the same description."""
     own = all(not users_blueprints(place.family).keys() & set(names) for place, names in _offered(workload))
     return own and workload.host.family != CustomHost.family
 
@@ -120,14 +122,14 @@ def _key(conditions: dict[str, object]) -> str:
     return hashlib.blake2b(json.dumps(conditions, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _measure(
+def _timed(
     workload: Workload,
-    contest: Callable[[Workload], Timings],
+    measure: Callable[[Workload], Timings],
     key: str,
     conditions: dict[str, object],
     trouble: str | None,
 ) -> Choice:
-    timings = contest(workload)
+    timings = measure(workload)
     if not timings.seconds:
         reasons = "; ".join(f"{name}: {why}" for name, why in timings.refused.items())
         raise ValueError(f"no mapping can run this host and its blueprints: {reasons}")
@@ -135,10 +137,16 @@ def _measure(
         mapping=_by_time(timings.seconds)[0][0],
         seconds=timings.seconds,
         refused=timings.refused,
-        notes=() if trouble is None else (f"{trouble}: mappings are timed anew",),
+        notes=() if trouble is None else (f"{trouble}: mappings are timed again",),
     )
     unwritten = _write(key, choice, conditions)
     return choice if unwritten is None else replace(choice, notes=(*choice.notes, unwritten))
+
+
+def _milliseconds(seconds: float) -> str:
+    """Format seconds as milliseconds with two digits that count, and never with an exponent."""
+    rounded = float(f"{1e3 * seconds:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def _by_time(seconds: dict[str, float]) -> list[tuple[str, float]]:
@@ -146,14 +154,14 @@ def _by_time(seconds: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def describe(workload: Workload) -> dict[str, object]:
-    """Everything that the fastest mapping depends on, as plain values."""
+    """Return everything that the fastest mapping depends on, as plain values."""
     device = workload.device
     layout = ParameterLayout.of(workload.host)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "esper": _esper_version(),
+        "esper": esper.__version__,
         "code": _code_digest(),
         "mappings": [*MAPPINGS, *COMPILED_MAPPINGS],
         "host": repr(workload.host),
@@ -174,14 +182,14 @@ def describe(workload: Workload) -> dict[str, object]:
 
 
 def _offered(workload: Workload) -> Iterator[tuple[Place, list[str]]]:
-    """Place of each slot, and the blueprints that may germinate there."""
+    """Iterate over the place of each slot and the blueprints that may germinate there."""
     for slot_id, fits in zip(workload.slot_ids, workload.compatible.tolist(), strict=True):
         offered = [name for name, fit in zip(blueprint_ids(), fits, strict=True) if fit]
         yield workload.host.place(slot_id), offered
 
 
 def _structure(module: nn.Module) -> list[object]:
-    """What a module is made of: a user's blueprint may change under its name."""
+    """Describe the layers of a module, because a user's blueprint may change under its name."""
     return [repr(module), [list(parameter.shape) for parameter in module.parameters()]]
 
 
@@ -192,15 +200,8 @@ def _processor() -> str:
     return f"{names[0] if names else platform.processor()} {platform.machine()}"
 
 
-def _esper_version() -> str | None:
-    try:
-        return version("esper")
-    except PackageNotFoundError:
-        return None
-
-
 def _code_digest() -> str:
-    """Of the code that is timed: an edited mapping or layer must not be judged by what it was."""
+    """Hash the benchmarked code, so that an edited mapping or layer is measured again."""
     digest, package = hashlib.blake2b(digest_size=8), Path(esper.__file__).parent
     for part in ("population", "blueprints", "hosts"):
         for path in sorted((package / part).rglob("*.py")):
@@ -213,16 +214,16 @@ def _code_digest() -> str:
 
 
 def cache_file() -> Path:
-    """Where choices are kept, in the user's cache."""
+    """Return the path of the file in the user's cache that stores the fastest mapping of each workload."""
     return cache_dir() / CACHE_FILE
 
 
 def _load() -> dict[str, Any]:
-    """Entries by key; an empty dictionary where there is no file.
+    """Load the stored mapping choices by key of the workload; an empty dictionary if there is no file.
 
     Raises:
-        OSError: it can't be read.
-        ValueError: it is not ours, or damaged.
+        OSError: it cannot be read.
+        ValueError: it has another format, or is damaged.
     """
     path = cache_file()
     if not path.exists():
@@ -234,7 +235,7 @@ def _load() -> dict[str, Any]:
 
 
 def _read(key: str) -> tuple[Choice | None, str | None]:
-    """The choice under a key if there is one, and what is wrong with the cache if something is."""
+    """Return the stored choice of a key, if any, and a description of a fault in the cache, if any."""
     try:
         entry = _load().get(key)
         return None if entry is None else _parse(entry), None
@@ -243,7 +244,7 @@ def _read(key: str) -> tuple[Choice | None, str | None]:
 
 
 def _parse(entry: Any) -> Choice:
-    """A choice from its entry; ``ValueError`` if it says nothing that can be used."""
+    """Parse a stored choice; raise ``ValueError`` for an unusable one."""
     try:
         seconds = {str(name): float(time) for name, time in entry["seconds"].items()}
         refused = {str(name): str(why) for name, why in entry["refused"].items()}
@@ -260,15 +261,15 @@ def _parse(entry: Any) -> Choice:
 
 
 def _write(key: str, choice: Choice, conditions: dict[str, object]) -> str | None:
-    """Add a choice to the file; returns what went wrong, if something did.
+    """Store a choice; return a description of the error if that fails.
 
-    Of two processes that add at once one may lose its entry, which costs it another contest.
+    If two processes write at once, one of them may lose its choice, which costs it another benchmark.
     """
     path = cache_file()
     try:
         entries = _load()
     except (OSError, ValueError):
-        entries = {}  # said on reading; what is written now can be read again
+        entries = {}  # already reported on reading; the new file is valid
     entry = {"mapping": choice.mapping, "seconds": choice.seconds, "refused": choice.refused, "for": conditions}
     content = {"version": CACHE_VERSION, "choices": {**entries, key: entry}}
     try:

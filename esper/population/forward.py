@@ -1,4 +1,4 @@
-"""Running planned rows through stacked hosts and their seed modules.
+"""Forward passes of planned rows through stacked hosts and their seed modules.
 
 Axis legend: E = environments, S = slots, R = rows, B = batch, P = parameters.
 """
@@ -25,15 +25,15 @@ USERS_HOST = "host.target: the module"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """All that a forward pass reads.
+    """All inputs of a forward pass except features: mapping, sections, parameters and modules.
 
     Attributes:
-        mapping: how copies are run.
+        mapping: implementation that runs many copies of a module as one program.
         sections: the parts of the host between its slots.
-        columns: where their parameters are in a flat host row.
+        columns: position of the sections' parameters in a flat host row.
         modules: stacks of seed modules by (slot, blueprint).
         gates: stacks of gates by slot.
-        autocast_dtype: what products and convolutions compute in, ``None`` for the parameters' own type.
+        autocast_dtype: type of products and convolutions, ``None`` for the parameters' own type.
     """
 
     mapping: Mapping
@@ -46,59 +46,52 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Result of a forward pass: the last features (logits) and what arrived at each slot, before its modules."""
+    """Result of a forward pass: the last features (logits), and the features at each slot, before its modules and
+    before the rows that start there.
+    """
 
     logits: Features
     arrived: list[Features]
 
 
-def run(
-    network: Network,
-    plan: Plan,
-    host_values: Tensor,
-    entry: Features | None = None,
-    arrived: Sequence[Features] | None = None,
-    keep: bool = True,
-) -> Pass:
+def run(network: Network, plan: Plan, host_values: Tensor, entry: Features, *, keep: bool = False) -> Pass:
     """Run the rows of a plan.
 
     Args:
-        network: what to run.
-        plan: which rows, through which modules.
-        host_values: ``[E, P]`` host parameters (detached where rows must not train hosts).
-        entry: input features of the rows that start from the input.
-        arrived: features at each slot from an earlier pass of all environments, for rows that start at a slot.
-        keep: return what arrived at the slots. Features that are kept can't be freed as the pass, or its backward,
-            goes on.
+        network: parameters and modules.
+        plan: rows and the modules that each runs through.
+        host_values: ``[E, P]`` host parameters, which only rows that start from the input train.
+        entry: input features of all environments.
+        keep: return the features at the slots, which then cannot be freed during the pass or its backward.
 
     Returns:
-        Logits of all rows in plan order, and the features that arrived at each slot (none without ``keep``).
+        Logits of all rows in plan order, and the features at each slot (none without ``keep``).
     """
-    mapping = network.mapping
-    values = host_values
-    if not is_all(plan.hosts, host_values.shape[0]):
-        values = host_values.index_select(0, plan.hosts.tensor)
-    pieces = network.columns.split(values)
+    mapping, num_envs = network.mapping, len(host_values)
+    pieces = network.columns.split(host_values)
+    frozen = network.columns.split(host_values.detach().index_select(0, plan.suffixes.tensor)) if plan.suffixes else []
     features, seen = entry, []
     with autocast(host_values.device, network.autocast_dtype):
         for index, section in enumerate(network.sections):
-            count = plan.counts[index]
-            if count:
-                piece = pieces[index] if count == len(values) else pieces[index][:count]
-                features = _run_section(mapping, section, piece, features)
+            others = plan.counts[index] - num_envs
+            rest = frozen[index][:others] if others else None
+            features = _run_section(mapping, section, pieces[index], features, rest)
             if index < len(plan.slots):
-                features = _join_arrivals(mapping, plan.slots[index], features if count else None, arrived, index)
+                slot = plan.slots[index]
                 if keep:
                     seen.append(features)
-                features = _grow(network, index, plan.slots[index], features)
+                if slot.arrivals:
+                    features = mapping.join([features, mapping.detach(mapping.select(features, slot.arrivals))])
+                features = _grow(network, index, slot, features)
     return Pass(features, seen)
 
 
-def _run_section(mapping: Mapping, section: Program, values: Tensor, x: Features) -> Features:
+def _run_section(mapping: Mapping, section: Program, values: Tensor, x: Features, frozen: Tensor | None) -> Features:
+    parts = (len(values),) if frozen is None else (len(values), len(frozen))
     if section.users is None:
-        return mapping.call(section, values, x)
+        return mapping.call(section, values, x, frozen, parts)
     with of_the_user(section.users):
-        result = mapping.call(section, values, x)
+        result = mapping.call(section, values, x, frozen, parts)
     wrong = [part for part in mapping.tensors(result) if not isinstance(part, Tensor)]
     if wrong:
         raise UsersCodeError(f"{section.users}: it must pass on tensors, not a {type(wrong[0]).__name__}")
@@ -106,14 +99,14 @@ def _run_section(mapping: Mapping, section: Program, values: Tensor, x: Features
 
 
 def read_logits(mapping: Mapping, logits: Features, wanted: Sequence[int]) -> Tensor:
-    """Logits ``[R, B, ..., K]`` of a pass.
+    """Return the logits ``[R, B, ..., K]`` of a pass.
 
     Args:
-        mapping, logits: of the pass.
-        wanted: shape of a row's, ``[B, ..., K]``.
+        mapping, logits: mapping and result of the pass.
+        wanted: expected shape of one row, ``[B, ..., K]``.
 
     Raises:
-        UsersCodeError: they are of another shape, as only a user's host can have them.
+        UsersCodeError: they have another shape, which only a user's host can produce.
     """
     found = mapping.unpack(logits)
     if tuple(found.shape[1:]) != tuple(wanted):
@@ -121,30 +114,13 @@ def read_logits(mapping: Mapping, logits: Features, wanted: Sequence[int]) -> Te
     return found
 
 
-def _join_arrivals(
-    mapping: Mapping,
-    plan: SlotPlan,
-    features: Features | None,
-    arrived: Sequence[Features] | None,
-    slot: int,
-) -> Features | None:
-    if not len(plan.arrivals):
-        return features
-    assert arrived is not None, "rows that start at a slot need the features that arrived there"
-    joining = mapping.select(arrived[slot], plan.arrivals)
-    return joining if features is None else mapping.join([features, joining])
-
-
-def _grow(network: Network, slot: int, plan: SlotPlan, features: Features | None) -> Features | None:
+def _grow(network: Network, slot: int, plan: SlotPlan, features: Features) -> Features:
     """Apply the seed modules of one slot."""
     if not plan.bodies:
         return features
     mapping = network.mapping
     running = mapping.split(mapping.select(features, plan.rows), [body.count for body in plan.bodies])
-    inputs = [
-        mapping.detach(x) if body.flow in (Flow.ISOLATED, Flow.STRAIGHT) else x
-        for body, x in zip(plan.bodies, running, strict=True)
-    ]
+    inputs = [mapping.detach(x) if body.detached else x for body, x in zip(plan.bodies, running, strict=True)]
     outputs = [_run_body(network, slot, body, x) for body, x in zip(plan.bodies, inputs, strict=True)]
     x_runs = mapping.split(mapping.join(inputs), plan.runs)
     y_runs = mapping.split(mapping.join(outputs), plan.runs)
@@ -153,7 +129,7 @@ def _grow(network: Network, slot: int, plan: SlotPlan, features: Features | None
         x = mapping.join([x_runs[run] for run in blend.runs])
         y = mapping.join([y_runs[run] for run in blend.runs])
         standing = mapping.blend(x, y, blend.alpha, blend.algorithm, _gate(network, slot, blend, x))
-        if blend.flow == Flow.STRAIGHT:
+        if blend.flow == Flow.STRAIGHT_THROUGH:
             features = mapping.straight_through(features, blend.rows, standing)
         elif blend.flow == Flow.ISOLATED:
             features = mapping.add(features, blend.rows, standing, x)
@@ -167,19 +143,22 @@ def _grow(network: Network, slot: int, plan: SlotPlan, features: Features | None
 
 def _run_body(network: Network, slot: int, body: BodyCall, x: Features) -> Features:
     stack = network.modules[slot, body.blueprint]
-    values = stack.values.detach() if body.flow == Flow.FROZEN else stack.values
-    if not is_all(body.members, len(stack)):
-        values = values.index_select(0, body.members.tensor)
+    rows = [_rows(stack.values, body.members), _rows(stack.values.detach(), body.frozen)]
+    values, frozen = (rows[0], rows[1] if body.frozen else None) if body.members else (rows[1], None)
     mapping, users = network.mapping, stack.program.users
     if users is None:
-        return mapping.call(stack.program, values, x)
+        return mapping.call(stack.program, values, x, frozen, body.parts)
     with of_the_user(users):
-        result = mapping.call(stack.program, values, x)
+        result = mapping.call(stack.program, values, x, frozen, body.parts)
     for given, got in zip(mapping.tensors(x), mapping.tensors(result), strict=True):
         if not isinstance(got, Tensor) or got.shape != given.shape:
             shown = list(got.shape) if isinstance(got, Tensor) else f"a {type(got).__name__}"
             raise UsersCodeError(f"{users}: it must return {list(given.shape)}, the shape of its input, got {shown}")
     return result
+
+
+def _rows(values: Tensor, rows: Index) -> Tensor:
+    return values if is_all(rows, len(values)) else values.index_select(0, rows.tensor)
 
 
 def _gate(network: Network, slot: int, blend: BlendCall, x: Features) -> Features | None:

@@ -1,4 +1,4 @@
-"""Flat rows: all parameters of a module side by side, so that an owner's optimizer step is a handful of kernels.
+"""Flat rows: all parameters of a module in one vector, so that an optimizer step needs only a few kernels.
 
 Axis legend: R = rows (copies of the module), P = parameters of one copy.
 """
@@ -20,8 +20,8 @@ from esper.runtime.contracts import known_cause
 class ParameterLayout:
     """Names, shapes and order of a module's parameters inside one flat row of ``size`` numbers.
 
-    ``trained`` says of each whether it is; the others (``requires_grad=False``) keep their values for ever and count
-    neither as parameters nor in rent.
+    ``trained`` holds a flag for each; the others (``requires_grad=False``) never change and count neither as parameters
+    nor in rent.
     """
 
     names: tuple[str, ...]
@@ -31,11 +31,11 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, module: nn.Module) -> ParameterLayout:
-        """Layout of a module's parameters, in the order of ``named_parameters``.
+        """Make the layout of a module's parameters, in the order of ``named_parameters``.
 
         Raises:
             ValueError: the module holds a layer that depends on other samples or on hidden random state, such as
-                BatchNorm or Dropout: it can't be mapped exactly.
+                BatchNorm or Dropout, and so cannot be mapped exactly.
         """
         cause = known_cause(module)
         if cause is not None:
@@ -50,16 +50,16 @@ class ParameterLayout:
 
     @property
     def size(self) -> int:
-        """Parameters of one copy, P."""
+        """Number of parameters of one copy, P."""
         return sum(self.sizes)
 
     @property
     def num_trained(self) -> int:
-        """Parameters of one copy that are trained."""
+        """Number of trained parameters of one copy."""
         return sum(size for size, trained in zip(self.sizes, self.trained, strict=True) if trained)
 
     def frozen(self) -> Tensor | None:
-        """Mask of the columns that are never trained, ``bool [P]``; ``None`` where all are."""
+        """Mask of the columns that are never trained, ``bool [P]``; ``None`` if all are."""
         if all(self.trained):
             return None
         return ~torch.tensor(self.trained).repeat_interleave(torch.tensor(self.sizes))
@@ -75,18 +75,18 @@ class ParameterLayout:
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
-    """The module's present parameters as one row ``[P]``, detached."""
+    """Return the module's present parameters as one row ``[P]``, detached."""
     parameters = [parameter.detach().reshape(-1) for parameter in module.parameters()]
     return torch.cat(parameters) if parameters else torch.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a host's row each of its sections reads; a tied parameter is read by several.
+    """Columns of a host's row that each of its sections reads; several sections read a tied parameter.
 
     Attributes:
-        widths: pieces that a row is cut into.
-        pieces: numbers of those that make up each section's own row, in order.
+        widths: lengths of the pieces that a row is divided into.
+        pieces: numbers of the pieces that make up each section's own row, in order.
     """
 
     widths: tuple[int, ...]
@@ -94,7 +94,7 @@ class Columns:
 
     @classmethod
     def of(cls, whole: nn.Module, sections: Sequence[nn.Module]) -> Columns:
-        """Columns of sections that share the parameters of the whole."""
+        """Find the columns of sections that share the parameters of the whole."""
         begin, spans = 0, {}
         for parameter in whole.parameters():
             spans[id(parameter)] = begin, begin + parameter.numel()
@@ -111,7 +111,7 @@ class Columns:
         )
 
     def split(self, rows: Tensor) -> list[Tensor]:
-        """Rows ``[R, P]`` as those of each section. Where nothing is tied they are views."""
+        """Divide rows ``[R, P]`` into those of each section; views unless parameters are tied."""
         # One split of all columns: its backward is one concatenation, that of slices a padded copy each.
         cut = torch.split(rows, list(self.widths), dim=1)
         return [
@@ -121,7 +121,7 @@ class Columns:
 
 
 def _runs(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans in their order, those that follow one another joined."""
+    """Join consecutive spans that are adjacent."""
     joined: list[tuple[int, int]] = []
     for low, high in spans:
         if joined and joined[-1][1] == low:
@@ -132,7 +132,7 @@ def _runs(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def settle_buffers(module: nn.Module, device: torch.device) -> None:
-    """Move a prototype's buffers to where it will be run; its parameters are only a shape."""
+    """Move a prototype's buffers to the device where it will run. Of its parameters only the shapes are used."""
     for owner in module.modules():
         for name, buffer in owner.named_buffers(recurse=False):
             owner._buffers[name] = buffer.to(device)

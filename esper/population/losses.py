@@ -1,7 +1,7 @@
-"""Per-row losses and scores of classifiers and next-token predictors.
+"""Losses and scores of each row, for classifiers and next-token predictors.
 
-Axis legend: R = rows, B = batch, K = classes; ``...`` may hold token positions. Targets of :data:`IGNORED` count
-nowhere: they fill up the last window of a text.
+Axis legend: R = rows, B = batch, K = classes; ``...`` may hold token positions. Targets equal to :data:`IGNORED` do not
+count; they pad the last window of a text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from esper.tasks.data import IGNORED
 
 
 def _in_full(logits: Tensor) -> Tensor:
-    """Logits of a forward pass in half precision as fp32: a softmax and its sums would lose small probabilities."""
+    """Convert half-precision logits to fp32, because a softmax and its sums would lose small probabilities."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of each row, ``[R]``, from logits ``[R, B, ..., K]`` and targets ``int64 [R, B, ...]``.
+    """Compute the mean cross-entropy of each row, ``[R]``, from logits ``[R, B, ..., K]`` and targets ``int64 [R, B,
+    ...]``.
 
-    In fp32 at least, whatever the precision of the logits.
+    In at least fp32, whatever the precision of the logits.
     """
     logits = _in_full(logits)
     losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
@@ -35,7 +36,7 @@ def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How well each row does, each ``[R]``.
+    """Scores of each row, ``[R]`` each.
 
     Attributes:
         points: 100 x mean probability of the right class.
@@ -49,15 +50,15 @@ class Scores:
 
 
 def weighted_sums(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Sums over samples of probability, loss and hits.
+    """Compute weighted sums over samples of probability, loss and hits.
 
     Args:
         logits: ``[R, B, ..., K]``.
         targets: ``int64 [B, ...]``, the same samples for all rows.
-        weights: ``[R, B]``, how much each sample counts for the row; the targets of a sample share its weight.
+        weights: ``[R, B]``, weight of each sample for the row; the targets of a sample share its weight.
 
     Returns:
-        ``[3, R]`` in float64, so that the result does not depend on how samples are cut into batches by much.
+        ``[3, R]`` in float64, so that the result hardly depends on the division into batches.
     """
     log_probs = _in_full(logits).log_softmax(dim=-1)
     counted = targets != IGNORED

@@ -1,4 +1,4 @@
-"""Which rows to run through which modules, worked out once per epoch and used for every step of it.
+"""Plan of a pass: the rows and the modules that each runs through, computed once per epoch and used for every step.
 
 Axis legend: E = environments, S = slots, R = rows. A *row* is one copy of an environment's host with its own alphas:
 training runs one row per environment, incubation one per developing module, a counterfactual one per configuration.
@@ -6,7 +6,7 @@ training runs one row per environment, incubation one per developing module, a c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from itertools import groupby, islice
 from typing import NamedTuple
@@ -21,25 +21,30 @@ FROM_INPUT = -1
 
 
 class Flow(IntEnum):
-    """How gradients pass a seed module in one row."""
+    """Path of gradients through a seed module in one row."""
 
     JOINT = 0
     """Through the module into the host and into the module's parameters."""
-    ISOLATED = 1
-    """Into the module's parameters only: it sees a detached feature."""
-    FROZEN = 2
+    FROZEN = 1
     """Through the module, not into its parameters."""
-    STRAIGHT = 3
-    """The feature's value is the host's, its gradient also trains the module as if its output stood there."""
+    ISOLATED = 2
+    """Into the module's parameters only: the module sees a detached feature."""
+    STRAIGHT_THROUGH = 3
+    """The feature keeps the host's value; its gradient also trains the module as if its output were used."""
+
+
+DETACHED = (Flow.ISOLATED, Flow.STRAIGHT_THROUGH)
+"""Paths on which the module sees a detached feature; no module of these runs together with one of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows to run, sorted by the slot they start at.
+    """Rows to run, sorted by the slot that they start at: first one per environment, in order, that starts from the
+    input.
 
     Attributes:
         environments: ``int64 [R]``.
-        start: ``int64 [R]``, :data:`FROM_INPUT` or the slot whose arriving feature the row begins with.
+        start: ``int64 [R]``, :data:`FROM_INPUT` or the slot whose feature the row starts with.
         alpha: ``[R, S]``; a module at alpha 0 is not run.
         flow: ``int64 [R, S]`` of :class:`Flow`.
     """
@@ -49,10 +54,16 @@ class Rows:
     alpha: Tensor
     flow: Tensor
 
+    @classmethod
+    def join(cls, first: Rows, then: Rows) -> Rows:
+        """Concatenate the rows that start from the input and those that start at slots."""
+        parts = [(getattr(first, each.name), getattr(then, each.name)) for each in fields(cls)]
+        return cls(**{each.name: torch.cat(part) for each, part in zip(fields(cls), parts, strict=True)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """Where each environment's seed modules are.
+    """Position of each environment's seed modules in the stacks.
 
     Attributes:
         blueprint: ``int64 [E, S]``, -1 for none.
@@ -69,23 +80,37 @@ class Directory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyCall:
-    """Modules of one blueprint, run together: how many of the running rows, and which rows of the stack."""
+    """Modules of one blueprint that run together.
+
+    Attributes:
+        blueprint: blueprint of all.
+        detached: true if they see detached features.
+        members, frozen: rows in the stack of those whose parameters are trained, and of those that follow, whose
+            parameters are not.
+        parts: numbers of modules that share a flow and run in rows from the input, or in rows from a slot.
+    """
 
     blueprint: int
-    flow: Flow
-    count: int
+    detached: bool
     members: Index
+    frozen: Index
+    parts: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of modules."""
+        return len(self.members) + len(self.frozen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendCall:
-    """Rows blended together.
+    """Rows that are blended together.
 
     Attributes:
-        algorithm, flow: one for all of them.
-        runs: which runs of the running rows they are.
-        rows: which active rows they are.
-        alpha: ``[len(rows)]``, or the number 1 where all of them are there: ADD then costs nothing.
+        algorithm, flow: blend algorithm and path of gradients, the same for all these rows.
+        runs: their runs among the running rows.
+        rows: their indices among the active rows.
+        alpha: ``[len(rows)]``, or the number 1 if all are at alpha 1, for which ADD costs nothing.
         gates: their rows in the slot's stack of gates, for GATE.
     """
 
@@ -99,15 +124,15 @@ class BlendCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """What happens at one slot: rows that join there, then modules, then blends.
+    """Plan for one slot: rows that join there, then modules, then blends.
 
     Attributes:
-        arrivals: environments whose arriving feature starts a row here.
-        rows: active rows with a running module, ordered by blueprint, flow and algorithm.
+        arrivals: environments whose feature at this slot starts a row, where a graph begins.
+        rows: active rows with a running module, ordered by blueprint, flow, start and algorithm.
         bodies: module calls, in that order.
-        runs: lengths of the runs that share all three. Rows are regrouped by cutting and joining runs, because the
+        runs: lengths of the runs that share all four. Rows are regrouped by dividing and joining runs, because the
             backward of a gather would fill a whole feature with zeros for each.
-        blends: what becomes of the outputs.
+        blends: blends of the outputs.
     """
 
     arrivals: Index
@@ -119,21 +144,24 @@ class SlotPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A forward pass of some rows.
+    """Plan of a forward pass.
 
     Attributes:
         hosts: environment of each row.
-        counts: rows active in each of the S + 1 sections of the host.
+        suffixes: environments of the rows that start at a slot, which follow those of all environments. They do not
+            train the host.
+        counts: number of active rows in each of the S + 1 sections of the host.
         slots: one plan per slot.
     """
 
     hosts: Index
+    suffixes: Index
     counts: tuple[int, ...]
     slots: tuple[SlotPlan, ...]
 
 
 def build_plan(rows: Rows, directory: Directory, *, device: torch.device, dtype: torch.dtype) -> Plan:
-    """Group rows by what is run at each slot."""
+    """Group rows by the modules that run at each slot."""
     num_slots = rows.alpha.shape[1]
     hosts = rows.environments.tolist()
     starts = rows.start.tolist()
@@ -141,8 +169,8 @@ def build_plan(rows: Rows, directory: Directory, *, device: torch.device, dtype:
     slots = []
     for slot in range(num_slots):
         active, running = counts[slot + 1], counts[slot]
-        modules = _running(rows, directory, slot, active)
-        runs = [list(run) for _, run in groupby(modules, key=lambda module: module[:3])]
+        modules = _running(rows, directory, slot, active, counts[0])
+        runs = [list(run) for _, run in groupby(modules, key=lambda module: module[:4])]
         slots.append(
             SlotPlan(
                 arrivals=Index.of(hosts[running:active], device),
@@ -152,24 +180,30 @@ def build_plan(rows: Rows, directory: Directory, *, device: torch.device, dtype:
                 blends=_blend_calls(runs, rows, directory, slot, device, dtype),
             )
         )
-    return Plan(hosts=Index.of(hosts, device), counts=tuple(counts), slots=tuple(slots))
+    return Plan(
+        hosts=Index.of(hosts, device),
+        suffixes=Index.of(hosts[counts[0] :], device),
+        counts=tuple(counts),
+        slots=tuple(slots),
+    )
 
 
 class _Running(NamedTuple):
-    """One module running in one active row; sorts by what can be run together."""
+    """One module running in one active row; sorts modules that can run together next to each other."""
 
     blueprint: int
     flow: int
+    is_suffix: bool
     algorithm: int
     row: int
     environment: int
 
 
-def _running(rows: Rows, directory: Directory, slot: int, active: int) -> list[_Running]:
+def _running(rows: Rows, directory: Directory, slot: int, active: int, num_envs: int) -> list[_Running]:
     blueprint, algorithm = directory.blueprint[:, slot].tolist(), directory.algorithm[:, slot].tolist()
     columns = rows.environments.tolist(), rows.alpha[:, slot].tolist(), rows.flow[:, slot].tolist()
     return sorted(
-        _Running(blueprint[environment], flow, algorithm[environment], row, environment)
+        _Running(blueprint[environment], flow, row >= num_envs, algorithm[environment], row, environment)
         for row, (environment, alpha, flow) in enumerate(islice(zip(*columns, strict=True), active))
         if alpha != 0 and blueprint[environment] >= 0
     )
@@ -177,11 +211,18 @@ def _running(rows: Rows, directory: Directory, slot: int, active: int) -> list[_
 
 def _body_calls(modules: list[_Running], directory: Directory, slot: int, device: torch.device) -> tuple[BodyCall, ...]:
     calls = []
-    for (blueprint, flow), group in groupby(modules, key=lambda module: module[:2]):
-        environments = [module.environment for module in group]
-        members = directory.member[environments, slot].tolist()
+    for (blueprint, detached), group in groupby(modules, key=lambda each: (each.blueprint, each.flow in DETACHED)):
+        together = list(group)
+        members = directory.member[[module.environment for module in together], slot].tolist()
+        trained = sum(module.flow != Flow.FROZEN for module in together)
         calls.append(
-            BodyCall(blueprint=blueprint, flow=Flow(flow), count=len(members), members=Index.of(members, device))
+            BodyCall(
+                blueprint=blueprint,
+                detached=detached,
+                members=Index.of(members[:trained], device),
+                frozen=Index.of(members[trained:], device),
+                parts=tuple(len(list(part)) for _, part in groupby(together, key=lambda each: each[:3])),
+            )
         )
     return tuple(calls)
 

@@ -1,4 +1,4 @@
-"""Many growing hosts in one place: stacked parameters, optimizer state, and who has which module where.
+"""A population of growing hosts: stacked parameters, optimizer state, and the position of every module.
 
 Axis legend: E = environments, S = slots, P = parameters.
 """
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint
 from esper.growth.actions import BlendAlgorithm
 from esper.growth.blending import BlendedModule, Gate
+from esper.growth.state import SlotState
 from esper.hosts import SegmentedHost, reset_parameters
 from esper.population.forward import USERS_HOST, Network
 from esper.population.layout import Columns, ParameterLayout, flatten_parameters, settle_buffers
@@ -27,21 +28,21 @@ from esper.runtime.user_code import blame, is_ours
 
 
 class Population:
-    """E hosts of one shape, each with seed modules of its own, as stacked arrays.
+    """E hosts of one shape, each with its own seed modules, as stacked arrays.
 
     Memory of seed modules is proportional to the live ones: a stack per (slot, blueprint) holds one row for each
     environment that has such a module.
 
     Args:
-        host: prototype of the host; its parameters are only a shape.
+        host: prototype of the hosts, of whose parameters only the shapes are used.
         slot_ids: places of the host used as slots, in canonical order.
         num_envs: E.
-        mapping: how copies are run.
-        device, dtype: of all parameters.
-        autocast_dtype: what products and convolutions compute in (:mod:`esper.runtime.precision`); ``None`` for
-            ``dtype``.
+        mapping: implementation that runs all hosts as one program.
+        device, dtype: device and type of all parameters.
+        autocast_dtype: type of products and convolutions (:mod:`esper.runtime.precision`); ``None`` for ``dtype``.
 
     Attributes:
+        state: state of the slots, of which only blueprints and algorithms are read; in a growth environment, its state.
         scales: loss scales, with fp16 only.
     """
 
@@ -74,13 +75,23 @@ class Population:
         self.hosts.append(range(num_envs), torch.zeros(num_envs, self.hosts.program.layout.size))
         self.modules: dict[tuple[int, int], Stack] = {}
         self.gates: dict[int, Stack] = {}
-        self.blueprint = torch.full((num_envs, len(self.slot_ids)), -1)
-        self.algorithm = torch.zeros(num_envs, len(self.slot_ids), dtype=torch.long)
+        self.state = SlotState.empty(num_envs, len(self.slot_ids))
+        self._rows = slice(None)
         self._programs: dict[tuple[str, tuple[str, int]], Program] = {}
 
     @property
+    def blueprint(self) -> Tensor:
+        """Blueprint in each slot, ``int64 [E, S]``, -1 for none."""
+        return self.state.blueprint[self._rows]
+
+    @property
+    def algorithm(self) -> Tensor:
+        """Blend algorithm in each slot, ``int64 [E, S]``."""
+        return self.state.algorithm[self._rows]
+
+    @property
     def network(self) -> Network:
-        """What a forward pass reads."""
+        """All inputs of a forward pass except features."""
         return Network(
             mapping=self.mapping,
             sections=self.sections,
@@ -91,27 +102,31 @@ class Population:
         )
 
     def cast(self, x: Tensor) -> Tensor:
-        """Inputs in the precision of the parameters; tokens stay whole numbers."""
+        """Convert inputs to the precision of the parameters; tokens stay integers."""
         return x.to(self.dtype) if x.is_floating_point() else x
 
     def stacks(self) -> list[Stack]:
-        """All owners of parameters: the hosts first, then seed modules, then gates."""
+        """Return all owners of parameters: the hosts first, then seed modules, then gates."""
         return list(self.owners().values())
 
     def owners(self) -> dict[tuple[int, ...], Stack]:
-        """The same by name: ``()`` for the hosts, (slot, blueprint) for seed modules, (slot,) for gates."""
+        """Return all owners of parameters by name: ``()`` for the hosts, (slot, blueprint) for seed modules, (slot,)
+        for gates.
+        """
         owners: dict[tuple[int, ...], Stack] = {(): self.hosts}
         return owners | self.modules | {(slot,): stack for slot, stack in self.gates.items()}
 
     def parts(self) -> list[Population]:
-        """What is run at once: everything, or every environment as a population of one that shares its parameters."""
+        """Return the groups that run at once: everything, or every environment as a population of one that shares its
+        parameters.
+        """
         if not self.mapping.one_by_one or self.num_envs == 1:
             return [self]
         return [self._alone(environment) for environment in range(self.num_envs)]
 
     def _alone(self, environment: int) -> Population:
-        part, row = copy.copy(self), slice(environment, environment + 1)
-        part.num_envs = 1
+        part = copy.copy(self)
+        part.num_envs, part._rows = 1, slice(environment, environment + 1)
         part.hosts = self.hosts.alone(environment)
         part.modules = {
             key: stack.alone(environment) for key, stack in self.modules.items() if environment in stack.environments
@@ -119,11 +134,10 @@ class Population:
         part.gates = {
             slot: stack.alone(environment) for slot, stack in self.gates.items() if environment in stack.environments
         }
-        part.blueprint, part.algorithm = self.blueprint[row], self.algorithm[row]
         return part
 
     def directory(self) -> Directory:
-        """Where each environment's modules are in the stacks."""
+        """Position of each environment's modules in the stacks."""
         member, gate = torch.full_like(self.blueprint, -1), torch.full_like(self.blueprint, -1)
         for (slot, _), stack in self.modules.items():
             member[stack.environments, slot] = torch.arange(len(stack))
@@ -135,23 +149,23 @@ class Population:
         """Give some environments a new host and empty slots.
 
         Args:
-            environments: which.
+            environments: indices of the environments.
             values: ``[n, P]`` host parameters.
             live: ``bool [n, P]``, the weights that exist.
         """
         for environment in environments:
-            for slot in (self.blueprint[environment] >= 0).nonzero().flatten().tolist():
+            for slot in [slot for (slot, _), stack in self.modules.items() if environment in stack.environments]:
                 self.remove(environment, slot)
-        rows = torch.tensor(environments, dtype=torch.long, device=self.device)
+        rows = torch.tensor(environments, dtype=torch.long).to(self.device, non_blocking=True)
         self.hosts.restart(rows, values, live)
         if self.scales is not None:
             self.scales.restart_hosts(rows)
 
     def state_dict(self) -> State:
-        """Every stack and who has what where; a seed module's key is ``<slot>.<blueprint>``, a gate's ``<slot>``."""
+        """Return every stack without the state of the slots; the key of a seed module is ``<slot>.<blueprint>``, of a
+        gate ``<slot>``.
+        """
         return {
-            "blueprint": self.blueprint.clone(),
-            "algorithm": self.algorithm.clone(),
             "hosts": self.hosts.state_dict(),
             "modules": {f"{slot}.{kind}": stack.state_dict() for (slot, kind), stack in self.modules.items()},
             "gates": {str(slot): stack.state_dict() for slot, stack in self.gates.items()},
@@ -159,8 +173,9 @@ class Population:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Hold these hosts, modules and gates, in the same order, and no others."""
-        self.blueprint, self.algorithm = state["blueprint"].clone(), state["algorithm"].clone()
+        """Replace all hosts, modules and gates by saved ones, in the same order. The state of the slots is restored
+        separately.
+        """
         self.hosts.load_state_dict(state["hosts"])
         self.modules, self.gates = {}, {}
         for key, rows in state["modules"].items():
@@ -175,18 +190,18 @@ class Population:
             self.scales.load_state_dict(state["scales"])
 
     def num_host_parameters(self) -> Tensor:
-        """``int64 [E]`` host weights that exist and are trained."""
+        """Return the number of host weights that exist and are trained, ``int64 [E]``."""
         return self.hosts.num_trained()
 
     def germinate(
         self, environment: int, slot: int, blueprint: int, algorithm: BlendAlgorithm, generator: torch.Generator
     ) -> None:
-        """Put a new module into an empty slot, its parameters drawn from ``generator``.
+        """Put a new module into an empty slot, with parameters drawn from ``generator``.
 
         Raises:
             ValueError: the slot has a module.
         """
-        if self.blueprint[environment, slot] >= 0:
+        if self._kind(environment, slot) is not None:
             raise ValueError(f"slot {self.slot_ids[slot]} of environment {environment} already has a module")
         name = blueprint_ids()[blueprint]
         try:
@@ -199,37 +214,39 @@ class Population:
         stack.append([environment], flatten_parameters(program.module).unsqueeze(0))
         if self.scales is not None:
             self.scales.restart_module(environment, slot)
-        self.blueprint[environment, slot] = blueprint
-        self.algorithm[environment, slot] = int(algorithm)
+        self._set(environment, slot, blueprint, algorithm)
         if algorithm == BlendAlgorithm.GATE:
             self._add_gate(environment, slot)
 
     def remove(self, environment: int, slot: int) -> None:
         """Free the module in a slot, its gate and their optimizer state."""
-        key = slot, int(self.blueprint[environment, slot])
+        kind = self._kind(environment, slot)
+        assert kind is not None, "only a module that is there can be freed"
+        key = slot, kind
         self.modules[key].remove([environment])
         if not len(self.modules[key]):
             del self.modules[key]
-        if self.algorithm[environment, slot] == BlendAlgorithm.GATE:
+        if self._gated(environment, slot):
             self._remove_gate(environment, slot)
-        self.blueprint[environment, slot] = -1
-        self.algorithm[environment, slot] = 0
+        self._set(environment, slot, -1, BlendAlgorithm.ADD)
 
     def restyle(self, environment: int, slot: int, algorithm: BlendAlgorithm) -> None:
-        """Blend a module by another algorithm from now on; a gate is born or freed as needed."""
-        before = self.algorithm[environment, slot]
-        if before == BlendAlgorithm.GATE and algorithm != BlendAlgorithm.GATE:
+        """Change the blend algorithm of a module; create or free a gate as needed."""
+        gated, gates = self._gated(environment, slot), algorithm == BlendAlgorithm.GATE
+        if gated and not gates:
             self._remove_gate(environment, slot)
-        if before != BlendAlgorithm.GATE and algorithm == BlendAlgorithm.GATE:
+        if gates and not gated:
             self._add_gate(environment, slot)
-        self.algorithm[environment, slot] = int(algorithm)
+        self._set(environment, slot, int(self.blueprint[environment, slot]), algorithm)
 
     def num_parameters(self) -> Tensor:
-        """``int64 [E, S]`` trained parameters of each seed module, its gate included; 0 for an empty slot."""
+        """Return the number of trained parameters of each seed module, ``int64 [E, S]``, its gate included; 0 for an
+        empty slot.
+        """
         return self._per_slot(torch.zeros_like(self.blueprint), lambda stack: stack.program.layout.num_trained)
 
     def finite(self) -> Tensor:
-        """``bool [E, S]`` whether all parameters of the seed module are finite; true for an empty slot."""
+        """Return whether all parameters of each seed module are finite, ``bool [E, S]``; true for an empty slot."""
         stacks = self.stacks()[1:]
         if not stacks:
             return torch.ones_like(self.blueprint, dtype=torch.bool)
@@ -239,7 +256,7 @@ class Population:
         return self._per_slot(torch.zeros_like(self.blueprint), lambda stack: rows[id(stack)]) == 0
 
     def grown(self, environment: int, alpha: Sequence[float]) -> SegmentedHost:
-        """One environment's network as a plain module: its host with its seed modules at the given alphas."""
+        """Return one environment's network as a plain module: its host with its seed modules at the given alphas."""
         host = copy.deepcopy(self.host).to(device=self.device, dtype=self.dtype)
         _load(host.segments, self.hosts, environment)
         for slot in (self.blueprint[environment] >= 0).nonzero().flatten().tolist():
@@ -255,6 +272,25 @@ class Population:
             blended.alpha.fill_(alpha[slot])  # again, in the population's own precision
             host.attach(self.slot_ids[slot], blended)
         return host
+
+    def _kind(self, environment: int, slot: int) -> int | None:
+        """Return the blueprint of the module in a slot, ``None`` for an empty slot."""
+        stacks = (
+            kind for (at, kind), stack in self.modules.items() if at == slot and environment in stack.environments
+        )
+        return next(stacks, None)
+
+    def _gated(self, environment: int, slot: int) -> bool:
+        return slot in self.gates and environment in self.gates[slot].environments
+
+    def _set(self, environment: int, slot: int, blueprint: int, algorithm: BlendAlgorithm) -> None:
+        """Record a module in the state, unless the state's owner has done so."""
+        for name, value in (("blueprint", blueprint), ("algorithm", int(algorithm))):
+            column: Tensor = getattr(self.state, name)
+            if column[environment, slot] != value:
+                column = column.clone()  # what was read earlier must not change
+                column[environment, slot] = value
+                setattr(self.state, name, column)
 
     def _program(self, blueprint_id: str, slot: int) -> Program:
         family, channels = site = self.places[slot].site
@@ -284,7 +320,7 @@ class Population:
             del self.gates[slot]
 
     def _per_slot(self, total: Tensor, measure: Callable[[Stack], Tensor | int]) -> Tensor:
-        """Sum of a measure over the stacks of each (environment, slot)."""
+        """Sum a measure over the stacks of each (environment, slot)."""
         for (slot, _), stack in self.modules.items():
             total[stack.environments, slot] += measure(stack)
         for slot, stack in self.gates.items():
@@ -293,7 +329,7 @@ class Population:
 
 
 def _split(host: SegmentedHost, slot_ids: Sequence[str], mapping: Mapping) -> list[Program]:
-    """Cut the host at its slots; places that are not slots disappear inside a section."""
+    """Divide the host at its slots; places that are not slots are inside a section."""
     sections: list[Program] = []
     pending: list[nn.Module] = []
     for position, segment in enumerate(host.segments):
@@ -307,7 +343,7 @@ def _split(host: SegmentedHost, slot_ids: Sequence[str], mapping: Mapping) -> li
 
 
 def _called(blueprint_id: str, family: str) -> str:
-    """Name of a blueprint as its user knows it."""
+    """Return the name of a blueprint as its user knows it."""
     return f"plugins: blueprint {blueprint_id!r} of {family} hosts"
 
 

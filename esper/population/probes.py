@@ -1,4 +1,4 @@
-"""Per-slot evidence about the host, for empty slots too: where is it starved?
+"""Slot probes: statistics of the host at every slot, empty ones included, that show where it is starved.
 
 Axis legend: E = environments, S = slots, B = batch, C = channels, H, W = space, T = tokens. Features are ``[E, B, C, H,
 W]`` or ``[E, B, T, C]`` outside, ``[E, B, C, H, W]`` or ``[E, B, C, T]`` here.
@@ -7,16 +7,31 @@ W]`` or ``[E, B, T, C]`` outside, ``[E, B, C, H, W]`` or ``[E, B, C, T]`` here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from math import gcd
 
 import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
+from esper.runtime.rng import generator
+
 LOG_FLOOR = 1e-8
+
+ROW = 64
+"""Numbers in a row over which a maximum is fast."""
+
+SKETCH = 16
+"""Channels to which features and gradients of wider maps are reduced before the weight gradient of a convolution."""
 
 
 def _dead_channels(x: Tensor, gradient: Tensor) -> Tensor:
-    return (x.abs().transpose(1, 2).flatten(2).amax(dim=2) <= 0).to(x.dtype).mean(dim=1)
+    rows = x.movedim(2, -1).flatten(1, -2)  # (E, B*H*W, C): a view of channels-last maps
+    num_envs, count, channels = rows.shape
+    # A maximum over rows as short as the channels is slow; several side by side make a long one.
+    beside = gcd(count, max(1, ROW // channels))
+    highest = rows.abs().reshape(num_envs, -1, beside * channels).amax(dim=1)
+    return (highest.view(num_envs, beside, channels).amax(dim=1) <= 0).to(x.dtype).mean(dim=1)
 
 
 def _effective_rank(x: Tensor, gradient: Tensor) -> Tensor:
@@ -29,6 +44,9 @@ def _effective_rank(x: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _log_gradient_norm(x: Tensor, gradient: Tensor) -> Tensor:
+    if _is_wide(gradient):  # in the order of memory, where to flatten is to copy; of others the last bits would change
+        norm: Tensor = torch.linalg.vector_norm(gradient, dim=tuple(range(1, gradient.dim())))
+        return _log_scale(norm)
     return _log_scale(gradient.flatten(1).norm(dim=1))
 
 
@@ -37,11 +55,16 @@ def _log_first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
-    """Norm of the weight gradient of a 3x3 convolution with zero padding, or of a linear map of each token, ``[E]``."""
-    num_envs, _, channels = x.shape[:3]
+    """Norm of the weight gradient of a 3x3 convolution with zero padding, or of a linear map of each token, ``[E]``.
+
+    For wide maps it is the norm after a random reduction of both axes of the weight, whose expected square is the same.
+    """
     if x.dim() == 4:
         mixed: Tensor = torch.einsum("ebct,ebdt->ecd", gradient, x).flatten(1).norm(dim=1)
         return mixed
+    if _is_wide(x):
+        x, gradient = _reduced(x, "input"), _reduced(gradient, "output")
+    num_envs, _, channels = x.shape[:3]
     # Environments are groups of one convolution.
     stacked = [tensor.transpose(0, 1).flatten(1, 2) for tensor in (x, gradient)]  # (B, E*C, H, W)
     inputs, outputs = (tensor.contiguous(memory_format=torch.channels_last) for tensor in stacked)
@@ -51,8 +74,27 @@ def _first_order_gain(x: Tensor, gradient: Tensor) -> Tensor:
     return norm
 
 
+def _is_wide(x: Tensor) -> bool:
+    return x.dim() == 5 and x.shape[2] > SKETCH
+
+
+def _reduced(x: Tensor, axis: str) -> Tensor:
+    """Add up channels with random signs, ``[E, B, SKETCH, H, W]``."""
+    return (x.movedim(2, -1) @ _reduction(axis, x.shape[2], x.dtype, x.device)).movedim(-1, 2)
+
+
+@cache
+def _reduction(axis: str, channels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a sign for each channel in the column to which it is added, ``[C, SKETCH]``; always the same."""
+    number = torch.arange(channels)
+    signs = torch.zeros(channels, SKETCH, dtype=dtype)
+    drawn = torch.randint(2, (channels,), generator=generator("slot probe", axis, channels))
+    signs[number, number % SKETCH] = (2 * drawn - 1).to(dtype)
+    return signs.to(device)
+
+
 def _log_scale(norm: Tensor) -> Tensor:
-    """Norms from 1e-5 to 1e1 on [-1, 1]."""
+    """Scale norms from 1e-5 to 1e1 logarithmically to [-1, 1]."""
     return (norm.clamp(min=LOG_FLOOR).log10() + 2.0) / 3.0
 
 
@@ -64,13 +106,13 @@ _PROBES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 PROBE_NAMES = tuple(_PROBES)
-"""Probes of a slot, in the order of the last axis."""
+"""Names of a slot's probes, in the order of the last axis."""
 
 NUM_PROBES = len(PROBE_NAMES)
 
 
 def chosen_probes(names: Iterable[str]) -> tuple[str, ...]:
-    """Some of :data:`PROBE_NAMES`, in their order whatever the order of ``names``.
+    """Return the names, without duplicates, in the order of :data:`PROBE_NAMES`.
 
     Raises:
         ValueError: an unknown name.
@@ -83,7 +125,7 @@ def chosen_probes(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def slot_probes(features: Sequence[Tensor], gradients: Sequence[Tensor], names: Sequence[str] = PROBE_NAMES) -> Tensor:
-    """Probes of every slot, each within [-2, 2].
+    """Compute the probes of every slot, each within [-2, 2].
 
     * ``dead_channels``: share of channels that are zero on the whole batch;
     * ``effective_rank`` of the activations: participation ratio (tr C)^2 / tr C^2 of their channel covariance, divided
@@ -91,12 +133,12 @@ def slot_probes(features: Sequence[Tensor], gradients: Sequence[Tensor], names: 
     * ``log_gradient_norm``: log10 of the norm of the loss gradient at the slot;
     * ``log_first_order_gain``: log10 of the norm of the loss gradient for a 3x3 convolution that would be added at the
       slot and is zero now, of a linear map in a sequence (the quantity that GradMax, Evci et al. 2022, maximises over
-      new weights).
+      new weights). For maps of more than :data:`SKETCH` channels it is estimated: about 0.015 off.
 
     Args:
         features: per slot ``[E, B, C, H, W]`` or ``[E, B, T, C]``.
         gradients: gradients of the summed per-environment losses for them, same shapes.
-        names: which probes, at least one; the others are not computed.
+        names: probes to compute, at least one.
 
     Returns:
         ``float32 [E, S, len(names)]``.

@@ -1,4 +1,4 @@
-"""Loss scaling for fp16, per environment and owner: an overflow costs one owner one step and nobody else anything.
+"""Loss scaling for fp16 with a scale for each host and module, so that an overflow skips only one step of its owner.
 
 fp16 gradients below 6e-8 are zero, so a loss is multiplied by a large power of two before its backward and the
 gradients are divided by it. A scale that is too large overflows: the step is skipped and the scale halved; after a
@@ -12,7 +12,7 @@ Axis legend: E = environments, S = slots, R = rows of a stack or of the incubati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,14 +22,14 @@ from esper.runtime.state import State, copied
 INITIAL_SCALE = 2.0**12
 MIN_SCALE, MAX_SCALE = 2.0**-14, 2.0**24
 GROWTH_INTERVAL = 100
-"""Steps without overflow after which a scale is doubled."""
+"""Number of steps without overflow after which a scale is doubled."""
 
 
 class LossScales:
-    """One scale per host and per slot's module, kept on the device and never read back.
+    """One loss scale per host and per slot's module, kept on the device and never read back.
 
     Attributes:
-        scale: ``float32 [E + 1, 1 + S]``: column 0 of the hosts, then of the modules; the last row is nobody's.
+        scale: ``float32 [E + 1, 1 + S]``: column 0 for the hosts, then for the modules; the last row is a dummy.
         finite_steps: same shape, steps since the scale last changed.
     """
 
@@ -38,36 +38,36 @@ class LossScales:
         self.finite_steps = torch.zeros_like(self.scale)
 
     def state_dict(self) -> State:
-        """Scales and their ages, ``[E, 1 + S]``: those of nobody are not worth keeping."""
+        """Return scales and their ages, ``[E, 1 + S]``, without the dummy row."""
         return {"scale": copied(self.scale[:-1]), "finite_steps": copied(self.finite_steps[:-1])}
 
     def load_state_dict(self, state: State) -> None:
-        """Take scales and ages back."""
+        """Restore scales and ages."""
         self.scale, self.finite_steps = self.scale.clone(), self.finite_steps.clone()
         self.scale[:-1], self.finite_steps[:-1] = state["scale"], state["finite_steps"]
 
     def restart_hosts(self, environments: Tensor) -> None:
-        """A new episode of some environments."""
+        """Reset the scales of environments that start a new episode."""
         self.scale[environments] = INITIAL_SCALE
         self.finite_steps[environments] = 0
 
     def restart_module(self, environment: int, slot: int) -> None:
-        """A new module in a slot."""
+        """Reset the scale of a slot with a new module."""
         self.scale[environment, 1 + slot] = INITIAL_SCALE
         self.finite_steps[environment, 1 + slot] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Whose scale goes where during an epoch, as ``int64`` numbers among the K scales.
+    """Assignment of scales to losses and gradients during an epoch, as ``int64`` indices into the K scales.
 
     Attributes:
-        scales: the scales.
-        main: ``[E]`` of each host's loss.
-        incubation: ``[R]`` of each developing module's loss.
-        carried: per stack ``[R]``, the scale that a row's gradient carries.
-        halved: per stack ``[R]``, the scale that a row's overflow halves: the one carried, or nobody's for a module
-            that learns from the host's loss while the host must not feel it.
+        scales: loss scales that the indices refer to.
+        main: ``[E]``, scale of each host's loss.
+        incubation: ``[R]``, scale of each developing module's loss.
+        carried: per stack ``[R]``, the scale that a row's gradient is multiplied by.
+        halved: per stack ``[R]``, the scale that a row's overflow halves: the one in ``carried``, or a dummy for a
+            module that learns from the host's loss while it must not affect the host.
     """
 
     scales: LossScales
@@ -84,13 +84,13 @@ class Scaling:
         developing: Tensor,
         incubation: tuple[Tensor, Tensor] | None,
     ) -> Scaling:
-        """Work it out, once per epoch.
+        """Compute the assignment, once per epoch.
 
         Args:
-            scales: the scales.
+            scales: loss scales of all hosts and modules.
             stacks: environments of the rows of each stack, and the slot that it belongs to (``None`` for hosts).
             developing: ``bool [E, S]`` modules in isolation.
-            incubation: environments and slots ``int64 [R]`` of the incubation pass, ``None`` where there is none.
+            incubation: environments and slots ``int64 [R]`` of the incubation pass, ``None`` without one.
         """
         columns, device = scales.scale.shape[1], scales.scale.device
         nobody = len(developing) * columns
@@ -111,26 +111,31 @@ class Scaling:
             halved=tuple(halved),
         )
 
+    def without_incubation(self) -> Scaling:
+        """Return the assignment for a step in which developing modules rest."""
+        return replace(self, incubation=self.incubation[:0])
+
     def factors(self, incubated: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Scales of the losses of hosts and of developing modules, for parts that hold the hosts in equal shares.
+        """Return, for each part, the loss scales of its hosts and of its developing modules. All parts hold equally
+        many hosts.
 
         Args:
-            incubated: developing modules of each part.
+            incubated: number of developing modules in each part.
         """
         scale = self.scales.scale.view(-1)
         main = scale[self.main].chunk(len(incubated))
         return list(zip(main, torch.split(scale[self.incubation], list(incubated)), strict=True))
 
     def unscaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients ``[R, P]`` per stack, divided by the scales that they carry."""
+        """Divide the gradients ``[R, P]`` of each stack by their scales."""
         scale = self.scales.scale.view(-1)
         return [g / scale[owners].unsqueeze(1) for g, owners in zip(gradients, self.carried, strict=True)]
 
     def update(self, main: Tensor, incubation: Tensor, norms: Sequence[Tensor]) -> list[Tensor]:
-        """After a step: halve the scales that overflowed, double those that have not for long.
+        """Update the scales after a step: halve those that overflowed, double those that have not overflowed for long.
 
-        A gradient that is not finite although its loss is has overflowed. Where the loss itself is not finite no scale
-        helps, and the gradient counts as what it is.
+        A gradient that is not finite although its loss is has overflowed. If the loss itself is not finite no scale
+        helps, and the gradient counts as not finite.
 
         Args:
             main: ``[E]`` losses of the hosts.
@@ -154,39 +159,48 @@ class Scaling:
 class GradientNorms:
     """Mean gradient norms of an epoch, one ``[R]`` per stack, over the steps that count.
 
-    A step that loss scaling skipped measured nothing and does not count. Any other gradient that is not finite is
-    measured, and makes the mean infinite.
+    A step in which a row rests, or that loss scaling skipped, does not count. Any other gradient that is not finite
+    counts, and makes the mean infinite.
     """
 
     def __init__(self, num_steps: int, scaling: Scaling | None) -> None:
         self._num_steps, self._scaling = num_steps, scaling
         self._sums: list[Tensor] = []
+        self._due: list[Tensor] = []
         self._counts: list[Tensor] = []
         self.last_skipped: list[Tensor] = []
 
-    def add(self, norms: list[Tensor], main: Tensor, incubation: Tensor) -> None:
-        """Take in one step: norms per stack ``[R]``, and the losses as :meth:`Scaling.update` wants them."""
+    def add(
+        self, norms: list[Tensor], main: Tensor, incubation: Tensor, resting: Sequence[Tensor] | None = None
+    ) -> None:
+        """Add one step: norms per stack ``[R]``, the losses as for :meth:`Scaling.update`, and the rows that rest."""
         if not self._sums:
             self._sums = [torch.zeros_like(norm) for norm in norms]
-            self._counts = [torch.full_like(norm, self._num_steps) for norm in norms]
+            self._due = [torch.full_like(norm, self._num_steps) for norm in norms]
+            self._counts = [due.clone() for due in self._due]
+        if resting is not None:
+            torch._foreach_sub_([*self._due, *self._counts], [rows.to(norms[0].dtype) for rows in resting] * 2)
         if self._scaling is not None:
-            self.last_skipped = self._scaling.update(main, incubation, norms)
+            scaling = self._scaling if resting is None else self._scaling.without_incubation()
+            self.last_skipped = scaling.update(main, incubation, norms)
             norms = [norm.masked_fill(gone, 0.0) for norm, gone in zip(norms, self.last_skipped, strict=True)]
             torch._foreach_sub_(self._counts, [gone.to(norms[0].dtype) for gone in self.last_skipped])
         torch._foreach_add_(self._sums, norms)
 
     def means(self) -> list[Tensor]:
-        """``[R]`` per stack; NaN where no step counts (0 / 0)."""
+        """Return the mean norms, ``[R]`` per stack; NaN in a row without a step that counts (0 / 0)."""
         sums = (total.nan_to_num(nan=torch.inf, posinf=torch.inf) for total in self._sums)
         return [total / count for total, count in zip(sums, self._counts, strict=True)]
 
     def num_skipped(self) -> Tensor:
-        """Steps that loss scaling skipped, over all owners, ``[1]``: to be read together with the rest."""
-        return (self._num_steps - torch.cat(self._counts)).sum(0, keepdim=True)
+        """Return the number of steps that loss scaling skipped, over all owners, ``[1]``, to be read together with the
+        rest.
+        """
+        return (torch.cat(self._due) - torch.cat(self._counts)).sum(0, keepdim=True)
 
 
 def next_scales(scale: Tensor, finite_steps: Tensor, overflowed: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales and their ages after one more step, any shape."""
+    """Return scales and their ages after one more step, any shape."""
     finite_steps = torch.where(overflowed, 0.0, finite_steps + 1)
     grown = finite_steps >= GROWTH_INTERVAL
     scale = torch.where(overflowed, scale / 2, torch.where(grown, scale * 2, scale))

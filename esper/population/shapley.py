@@ -1,7 +1,8 @@
-"""What each module is worth when modules share the credit: Shapley values over sampled orders of switching them on.
+"""Shapley values: contributions of modules that share credit, from sampled orders of switching them on.
 
-The value of a module is the mean, over orders, of what it adds to the modules that came before it (Shapley 1953;
-sampled orders: Castro, Gómez and Tejada 2009). In each order the additions sum to f(all) - f(none), so the values do.
+The value of a module is the mean, over orders, of its marginal contribution to the modules before it (Shapley 1953;
+sampled orders: Castro, Gómez and Tejada 2009). In each order the contributions sum to f(all) - f(none), so the values
+do.
 
 Axis legend: E = environments, S = slots, K = configurations.
 """
@@ -22,12 +23,12 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapleyPlan:
-    """What to evaluate.
+    """Configurations to evaluate.
 
     Attributes:
-        orders: of each environment; none where nothing is measured.
+        orders: orders of each environment; none where nothing is measured.
         configurations: bit masks ``int64 [E, K]``, bit s for the module of slot s, padded with -1. All modules on, the
-            present state, is left out.
+            present state, is omitted.
     """
 
     orders: tuple[tuple[Order, ...], ...]
@@ -42,14 +43,14 @@ def plan_shapley(
     max_configurations: int,
     stream: Callable[[int], torch.Generator],
 ) -> ShapleyPlan:
-    """Orders for the modules of some environments, and the configurations that they need.
+    """Choose orders for the modules of some environments, and list the configurations that they need.
 
     Args:
         active: ``bool [E, S]`` modules that take part.
         wanted: ``bool [E]`` environments to measure.
         num_permutations: orders per environment.
-        max_configurations: most configurations per environment, the present state not counted.
-        stream: random stream of an environment.
+        max_configurations: largest number of configurations per environment, without the present state.
+        stream: returns the random stream of an environment.
     """
     orders = tuple(
         choose_orders(slots.nonzero().flatten().tolist(), num_permutations, max_configurations, stream(environment))
@@ -67,10 +68,10 @@ def plan_shapley(
 def choose_orders(
     slots: Sequence[int], count: int, max_configurations: int, generator: torch.Generator
 ) -> tuple[Order, ...]:
-    """All orders if there are no more than ``count`` and their configurations fit, otherwise sampled ones.
+    """Return all orders if there are at most ``count`` and their configurations fit, otherwise sampled ones.
 
-    Sampling ends before the first order that would need more configurations; orders are never skipped for needing many,
-    which would favour some.
+    Sampling ends before the first order that would need more configurations; skipping single orders for their size
+    would bias the sample.
     """
     if not slots:
         return ()
@@ -88,12 +89,12 @@ def choose_orders(
 
 
 def needed_configurations(orders: Iterable[Order]) -> set[int]:
-    """Bit masks of everything that stands before some module of some order."""
+    """Return the bit masks of all sets that precede some module in some order."""
     return {mask for order in orders for mask in _before(order)}
 
 
 def _before(order: Order) -> list[int]:
-    """Bit masks of the modules that precede each one."""
+    """Return the bit masks of the modules that precede each one."""
     masks = [0]
     for slot in order[:-1]:
         masks.append(masks[-1] | 1 << slot)
@@ -101,10 +102,10 @@ def _before(order: Order) -> list[int]:
 
 
 def shapley_values(plan: ShapleyPlan, present: Tensor, points: Tensor, num_slots: int) -> Tensor:
-    """Values ``float64 [E, S]``, NaN for a module that was not measured.
+    """Return the values ``float64 [E, S]``, NaN for a module that was not measured.
 
     Args:
-        plan: what was evaluated.
+        plan: the evaluated plan.
         present: ``[E]`` points with all modules on.
         points: ``[E, K]`` points of the plan's configurations.
         num_slots: S.

@@ -1,4 +1,4 @@
-"""One epoch of training for all hosts and their seed modules together.
+"""One training step of all hosts and their seed modules together: its plan, losses and gradients.
 
 Axis legend: E = environments, S = slots, B = batch, R = rows of the incubation pass, P = parameters.
 """
@@ -11,25 +11,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esper.population.forward import Pass, read_logits, run
+from esper.growth.stages import Incubation
+from esper.population.forward import read_logits, run
 from esper.population.losses import row_losses
-from esper.population.plan import FROM_INPUT, Directory, Flow, Plan, Rows, build_plan
+from esper.population.plan import FROM_INPUT, Flow, Plan, Rows, build_plan
 from esper.population.population import Population
 from esper.population.probes import PROBE_NAMES, slot_probes
-from esper.population.scaling import GradientNorms, Scaling
-from esper.population.stack import Stack, adam_step
+from esper.population.scaling import Scaling
+from esper.population.stack import Stack
 from esper.runtime.user_code import blame
-from esper.tasks.batches import Take, take_inputs, take_targets, told_apart
-
-INCUBATIONS = ("auxiliary", "straight_through")
+from esper.tasks.batches import TrainingSamples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthStage:
-    """What training needs to know of the lifecycle, each ``[E, S]``.
+    """The part of the lifecycle state that training depends on, each ``[E, S]``.
 
     Attributes:
-        alpha: present alphas; 0 for a module that the host does not feel yet.
+        alpha: present alphas; 0 for a module that does not yet affect the host.
         developing: modules in isolation (GERMINATED or TRAINING), trained by the incubation signal.
         isolated: blended modules whose gradient must not reach the host.
     """
@@ -39,42 +38,20 @@ class GrowthStage:
     isolated: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochStats:
-    """What an epoch of training measured.
-
-    Attributes:
-        loss: ``[E]`` mean training loss.
-        host_norm: ``[E]`` mean gradient norm of the host: infinite if one was not finite, but steps skipped by fp16
-            loss scaling do not count; NaN without any other.
-        module_norm: ``[E, S]`` the same of each seed module, NaN also where a slot has none.
-        skipped_steps: optimizer steps that fp16 loss scaling skipped, over all hosts, modules and gates.
-        probes: ``[E, S, F]`` slot probes at the last step, NaN where fp16 loss scaling skipped it; ``None`` when none
-            was asked for.
-    """
-
-    loss: Tensor
-    host_norm: Tensor
-    module_norm: Tensor
-    skipped_steps: int
-    probes: Tensor | None
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """The pass of all hosts, and the one of developing modules (``None`` when there is none).
+    """The forward pass of a training step, whose first rows are the hosts, and then the modules that are incubated.
 
-    ``incubated`` names the modules of the second pass, row by row: environments and slots, ``int64 [R]`` each.
+    ``incubated`` names these modules, row by row: environments and slots, ``int64 [R]`` each.
     """
 
-    main: Plan
-    incubation: Plan | None
+    rows: Plan
     incubated: tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Environments that are run together: which rows of everything they are, their plan, their owners."""
+    """A group of environments that run together: their row indices, plan and owners of parameters."""
 
     population: Population
     rows: slice
@@ -83,44 +60,38 @@ class Part:
 
     @property
     def incubated(self) -> tuple[Tensor, Tensor]:
-        """Modules of its incubation pass: environments among all and slots, ``int64 [R]`` each."""
+        """Return the modules that are incubated: environments among all and slots, ``int64 [R]`` each."""
         environments, slots = self.plan.incubated
         return self.rows.start + environments, slots
 
 
-def plan_training(population: Population, growth: GrowthStage, incubation: str) -> TrainingPlan:
-    """Rows for one epoch.
+def plan_training(population: Population, growth: GrowthStage, incubation: Incubation) -> TrainingPlan:
+    """Plan the rows of one epoch.
 
     Args:
         population: hosts and modules.
         growth: stages of the modules.
-        incubation: ``auxiliary``: a developing module learns from a second pass, from its slot on, with alpha 1 on the
+        incubation: ``auxiliary``: a developing module learns in a row of its own, from its slot on, with alpha 1 on the
             detached feature, other developing modules off, and everything but itself frozen.
-            ``straight_through``: it learns in the main pass, whose values it does not change.
+            ``straight_through``: it learns in the host's row, whose values it does not change.
     """
-    directory = population.directory()
     environments = torch.arange(population.num_envs)
     alpha, flow = growth.alpha.clone(), torch.where(growth.isolated, int(Flow.ISOLATED), int(Flow.JOINT))
-    if incubation == "straight_through":
+    if incubation == Incubation.straight_through:
         alpha[growth.developing] = 1.0
-        flow[growth.developing] = int(Flow.STRAIGHT)
+        flow[growth.developing] = int(Flow.STRAIGHT_THROUGH)
     start = torch.full_like(environments, FROM_INPUT)
-    main = Rows(environments=environments, start=start, alpha=alpha, flow=flow)
-    apart = growth.developing if incubation == "auxiliary" else torch.zeros_like(growth.developing)
-    auxiliary = _incubation_rows(growth, apart)
+    apart = growth.developing if incubation == Incubation.auxiliary else torch.zeros_like(growth.developing)
+    incubated = _incubation_rows(growth, apart)
+    rows = Rows.join(Rows(environments=environments, start=start, alpha=alpha, flow=flow), incubated)
     return TrainingPlan(
-        main=_plan(population, main, directory),
-        incubation=_plan(population, auxiliary, directory) if apart.any() else None,
-        incubated=(auxiliary.environments, auxiliary.start),
+        rows=build_plan(rows, population.directory(), device=population.device, dtype=population.dtype),
+        incubated=(incubated.environments, incubated.start),
     )
 
 
-def _plan(population: Population, rows: Rows, directory: Directory) -> Plan:
-    return build_plan(rows, directory, device=population.device, dtype=population.dtype)
-
-
 def _incubation_rows(growth: GrowthStage, apart: Tensor) -> Rows:
-    """One row per module of ``apart [E, S]``: it stands at alpha 1 on the detached feature, all else is frozen."""
+    """Return one row per module of ``apart [E, S]``: it is at alpha 1 on the detached feature, all else is frozen."""
     slots, environments = apart.T.nonzero(as_tuple=True)
     own = torch.arange(len(slots)), slots
     alpha = growth.alpha[environments]
@@ -131,14 +102,14 @@ def _incubation_rows(growth: GrowthStage, apart: Tensor) -> Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a step found, nothing changed.
+class PartGradients:
+    """Losses and gradients of one step of a part.
 
     Attributes:
-        loss: ``[E]`` of the hosts.
-        incubation_loss: ``[R]`` of the developing modules' own pass.
-        gradients: by stack, times the factors of the losses that they come from, if there were any.
-        arrived, arrived_gradients: features at the slots and their gradients, empty unless asked for.
+        loss: ``[E]``, losses of the hosts.
+        incubation_loss: ``[R]``, losses of the modules that are incubated.
+        gradients: gradients by stack, multiplied by the loss scales if there were any.
+        arrived, arrived_gradients: features at the slots and their gradients, empty unless requested.
     """
 
     loss: Tensor
@@ -148,7 +119,7 @@ class StepResult:
     arrived_gradients: list[Tensor]
 
 
-def step_gradients(
+def part_gradients(
     population: Population,
     plan: TrainingPlan,
     x: Tensor,
@@ -157,130 +128,57 @@ def step_gradients(
     stacks: list[Stack],
     probe: bool = False,
     factors: tuple[Tensor, Tensor] | None = None,
-) -> StepResult:
-    """Losses and gradients of one step, nothing changed.
+) -> PartGradients:
+    """Compute losses and gradients of one step without changing anything.
 
     Args:
         population: hosts and modules.
         plan: rows to run.
         x: ``[E, B, ...]`` inputs.
         y: ``int64 [E, B]`` targets.
-        stacks: owners to take gradients for.
+        stacks: owners whose gradients to compute.
         probe: also return features at the slots and their gradients, ``[E, B, ...]``.
         factors: fp16's scales of the hosts' losses ``[E]`` and of incubation's ``[R]``, which ``gradients`` carry.
     """
-    mapping, network = population.mapping, population.network
-    entry, keep = mapping.pack(population.cast(x)), probe or plan.incubation is not None
-    main = run(network, plan.main, population.hosts.values, entry=entry, keep=keep)
-    losses = row_losses(read_logits(mapping, main.logits, (*y.shape[1:], population.host.num_classes)), y)
-    total = (losses if factors is None else losses * factors[0]).sum()
-    auxiliary = losses.new_zeros(0)
-    if plan.incubation is not None:
-        auxiliary = _incubation_losses(population, plan.incubation, main, y)
-        total = total + (auxiliary if factors is None else auxiliary * factors[1]).sum()
-    seen = main.arrived if probe else []
-    del main, entry  # so that the backward frees features as it goes
+    mapping, num_envs = population.mapping, population.num_envs
+    entry = mapping.pack(population.cast(x))
+    result = run(population.network, plan.rows, population.hosts.values, entry, keep=probe)
+    logits = read_logits(mapping, result.logits, (*y.shape[1:], population.host.num_classes))
+    losses = row_losses(logits, y[plan.rows.hosts.tensor] if plan.rows.suffixes else y)
+    total = (losses if factors is None else losses * torch.cat(factors)).sum()
+    seen = result.arrived
+    del result, logits, entry  # so that the backward frees features as it goes
     leaves = [stack.values for stack in stacks]
     features = [tensor for arrived in seen for tensor in mapping.tensors(arrived)]
+    sources = [*leaves, *(tensor for tensor in features if tensor.requires_grad)]  # not those of a row without weights
     try:
-        found = torch.autograd.grad(total, [*leaves, *features], allow_unused=True)
+        found = iter(torch.autograd.grad(total, sources, allow_unused=True))
     except (Exception, SystemExit) as error:  # of any kind: a user's module may have a backward pass of its own
         blame("host.target or plugins: a backward pass", error)
         raise
-    gradients = [
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip([*leaves, *features], found, strict=True)
-    ]
-    feature_gradients, arrived_gradients = gradients[len(leaves) :], []
-    for arrived in seen:
+    gradients = []
+    for source in [*leaves, *features]:
+        gradient = next(found) if source.requires_grad else None
+        gradients.append(torch.zeros_like(source) if gradient is None else gradient)
+    feature_gradients, arrived_values, arrived_gradients = gradients[len(leaves) :], [], []
+    for arrived, rows in zip(seen, plan.rows.counts, strict=False):
         count = len(mapping.tensors(arrived))
-        gradient = mapping.unpack(mapping.from_tensors(feature_gradients[:count])).to(population.dtype)
+        pair = mapping.detach(arrived), mapping.from_tensors(feature_gradients[:count])
+        own = [each if rows == num_envs else mapping.split(each, [num_envs, rows - num_envs])[0] for each in pair]
+        value, gradient = (mapping.unpack(each).to(population.dtype) for each in own)
         scale = None if factors is None else factors[0].view(-1, *([1] * (gradient.dim() - 1)))
+        arrived_values.append(value)
         arrived_gradients.append(gradient if scale is None else gradient / scale)
         feature_gradients = feature_gradients[count:]
-    arrived_values = [mapping.unpack(mapping.detach(arrived)).to(population.dtype) for arrived in seen]
-    return StepResult(losses.detach(), auxiliary.detach(), gradients[: len(leaves)], arrived_values, arrived_gradients)
-
-
-def _incubation_losses(population: Population, plan: Plan, main: Pass, y: Tensor) -> Tensor:
-    mapping = population.mapping
-    arrived = [mapping.detach(features) for features in main.arrived]
-    suffix = run(population.network, plan, population.hosts.values.detach(), arrived=arrived, keep=False)
-    logits = read_logits(mapping, suffix.logits, (*y.shape[1:], population.host.num_classes))
-    return row_losses(logits, y[plan.hosts.tensor])
-
-
-def train_epoch(
-    population: Population,
-    inputs: Tensor,
-    targets: Tensor,
-    order: Tensor,
-    growth: GrowthStage,
-    *,
-    incubation: str,
-    num_steps: int,
-    lr: float | Tensor,
-    max_grad_norm: float = 0.0,
-    probes: Sequence[str] = (),
-    take: Take = take_inputs,
-) -> EpochStats:
-    """Train every host and every module for one epoch.
-
-    Args:
-        population: hosts and modules, changed in place.
-        inputs: ``[N, ...]``, as they are stored.
-        targets: ``[N, ...]``, or ``[E, N, ...]`` where hosts are told different ones.
-        order: ``int64 [E, num_steps * B]``, each host's own samples.
-        growth: stages of the modules.
-        incubation: one of :data:`INCUBATIONS`.
-        num_steps: minibatches.
-        lr: learning rate of hosts and modules, one for all or ``[E]``.
-        max_grad_norm: clip per (environment, owner); 0 is off.
-        probes: slot probes to measure at the last step.
-        take: gathers a batch and makes of it what hosts read.
-    """
-    parts = plan_parts(population, growth, incubation)
-    stacks = population.stacks()
-    loss_sum = torch.zeros(population.num_envs, device=population.device, dtype=population.dtype)
-    scaling = plan_scaling(population, growth, parts)
-    gradient_norms = GradientNorms(num_steps, scaling)
-    rates = _rates(stacks, lr)
-    measured = None
-    for step, batch in enumerate(order.to(population.device, non_blocking=True).chunk(num_steps, dim=1)):
-        names = probes if step == num_steps - 1 else ()
-        result = take_step(population, parts, inputs, targets, batch, probes=names, scaling=scaling, take=take)
-        measured = result.probes
-        norms = adam_step(stacks, result.gradients, lr=rates, max_grad_norm=max_grad_norm)
-        gradient_norms.add(norms, result.loss, result.incubation_loss)
-        loss_sum += result.loss
-    if measured is not None and scaling is not None:
-        measured = measured.masked_fill(gradient_norms.last_skipped[0][:, None, None], torch.nan)
-    loss, skipped, *means = _read([loss_sum / num_steps, gradient_norms.num_skipped(), *gradient_norms.means()])
-    return EpochStats(
-        loss=loss,
-        host_norm=means[0],
-        module_norm=_by_slot(population, means[1 : 1 + len(population.modules)]),
-        skipped_steps=int(skipped),
-        probes=None if measured is None else measured.cpu(),
-    )
-
-
-def _rates(stacks: Sequence[Stack], lr: float | Tensor) -> float | list[Tensor]:
-    """Learning rates of the environments ``[E]`` as those of the rows of each stack, ``[R, 1]``."""
-    if not isinstance(lr, Tensor):
-        return lr
-    columns = [lr[stack.environments].unsqueeze(1) for stack in stacks]
-    return [column.to(stack.values, non_blocking=True) for column, stack in zip(columns, stacks, strict=True)]
-
-
-def _read(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Rows of numbers on the CPU: one transfer, so that the device is waited for once."""
-    return list(torch.split(torch.cat(list(tensors)).cpu(), [len(tensor) for tensor in tensors]))
+    loss, incubation_loss = torch.split(losses.detach(), [num_envs, len(plan.rows.suffixes)])
+    return PartGradients(loss, incubation_loss, gradients[: len(leaves)], arrived_values, arrived_gradients)
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedStep:
-    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, slot probes ``[E, S, F]`` if asked for."""
+class StepGradients:
+    """Losses of hosts ``[E]`` and of incubation ``[R]``, gradients by stack, and slot probes ``[E, S, F]`` if
+    requested.
+    """
 
     loss: Tensor
     incubation_loss: Tensor
@@ -288,40 +186,36 @@ class JoinedStep:
     probes: Tensor | None
 
 
-def take_step(
+def step_gradients(
     population: Population,
     parts: Sequence[Part],
-    inputs: Tensor,
-    targets: Tensor,
+    samples: TrainingSamples,
     batch: Tensor,
     *,
     probes: Sequence[str],
     scaling: Scaling | None = None,
-    take: Take = take_inputs,
-) -> JoinedStep:
-    """Losses and gradients of one step of all hosts, part by part, nothing changed; nothing is read back.
+) -> StepGradients:
+    """Compute losses and gradients of one step of all hosts, part by part, without changing anything or reading from
+    the device.
 
     Args:
         population: hosts and modules.
-        parts: what is run at once.
-        inputs: ``[N, ...]``, as they are stored.
-        targets: ``[N, ...]``, or ``[E, N, ...]`` where hosts are told different ones.
+        parts: groups of environments that run together.
+        samples: training samples of all hosts.
         batch: ``int64 [E, B]``, each host's own samples.
         probes: slot probes to measure.
         scaling: fp16's loss scales.
-        take: gathers a batch and makes of it what hosts read.
     """
-    results, measured, probe, apart = [], [], bool(probes), told_apart(inputs, targets)
+    results, measured, probe = [], [], bool(probes)
     factors = [None] * len(parts) if scaling is None else scaling.factors([len(part.incubated[0]) for part in parts])
     for part, scales in zip(parts, factors, strict=True):
-        own = batch[part.rows]
-        x, y = take(inputs, own), take_targets(targets[part.rows] if apart else targets, own, own=apart)
-        result = step_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=probe, factors=scales)
+        x, y = samples.batch(batch[part.rows], part.rows)
+        result = part_gradients(part.population, part.plan, x, y, stacks=part.stacks, probe=probe, factors=scales)
         results.append(result)
         if probe:
             measured.append(slot_probes(result.arrived, result.arrived_gradients, probes))
     gradients = _join_gradients(population, parts, [result.gradients for result in results])
-    return JoinedStep(
+    return StepGradients(
         loss=torch.cat([result.loss for result in results]),
         incubation_loss=torch.cat([result.incubation_loss for result in results]),
         gradients=gradients if scaling is None else scaling.unscaled(gradients),
@@ -329,8 +223,8 @@ def take_step(
     )
 
 
-def plan_parts(population: Population, growth: GrowthStage, incubation: str) -> list[Part]:
-    """What is run at once in every step of an epoch; arguments as for :func:`plan_training`."""
+def plan_parts(population: Population, growth: GrowthStage, incubation: Incubation) -> list[Part]:
+    """Divide an epoch's work into groups that run together; arguments as for :func:`plan_training`."""
     parts, begin = [], 0
     for part in population.parts():
         rows = slice(begin, begin + part.num_envs)
@@ -342,19 +236,24 @@ def plan_parts(population: Population, growth: GrowthStage, incubation: str) -> 
     return parts
 
 
+def owners_by_slot(population: Population) -> list[tuple[list[int], int | None]]:
+    """Return the environments of the rows of each stack, and the slot that it belongs to (``None`` for hosts)."""
+    owners: list[tuple[list[int], int | None]] = [(population.hosts.environments, None)]
+    owners += [(stack.environments, slot) for (slot, _), stack in population.modules.items()]
+    return owners + [(stack.environments, slot) for slot, stack in population.gates.items()]
+
+
 def plan_scaling(population: Population, growth: GrowthStage, parts: Sequence[Part]) -> Scaling | None:
-    """Whose loss scale goes where during an epoch; ``None`` but under fp16."""
+    """Assign loss scales for an epoch; ``None`` except under fp16."""
     if population.scales is None:
         return None
-    stacks: list[tuple[list[int], int | None]] = [(population.hosts.environments, None)]
-    stacks += [(stack.environments, slot) for (slot, _), stack in population.modules.items()]
-    stacks += [(stack.environments, slot) for slot, stack in population.gates.items()]
     environments, slots = (torch.cat(column) for column in zip(*(part.incubated for part in parts), strict=True))
-    return Scaling.plan(population.scales, stacks, growth.developing, (environments, slots) if len(slots) else None)
+    incubated = (environments, slots) if len(slots) else None
+    return Scaling.plan(population.scales, owners_by_slot(population), growth.developing, incubated)
 
 
 def _join_gradients(population: Population, parts: Sequence[Part], gradients: Sequence[list[Tensor]]) -> list[Tensor]:
-    """Gradients of all rows of all stacks, from those of the parts."""
+    """Join the gradients of the parts to those of all rows of all stacks."""
     if len(parts) == 1:
         return gradients[0]
     found = [dict(zip(part.population.owners(), own, strict=True)) for part, own in zip(parts, gradients, strict=True)]
@@ -364,26 +263,19 @@ def _join_gradients(population: Population, parts: Sequence[Part], gradients: Se
     ]
 
 
-def _by_slot(population: Population, norms: list[Tensor]) -> Tensor:
-    table = torch.full(population.blueprint.shape, torch.nan, dtype=population.dtype)
-    for ((slot, _), stack), norm in zip(population.modules.items(), norms, strict=True):
-        table[stack.environments, slot] = norm
-    return table
-
-
 def probe_hosts(population: Population, x: Tensor, y: Tensor, names: Sequence[str] = PROBE_NAMES) -> Tensor:
-    """Slot probes of bare hosts on one batch, without training: ``[E, S, F]``.
+    """Measure slot probes of bare hosts on one batch, without training: ``[E, S, F]``.
 
     Args:
-        population: hosts; seed modules are left out.
+        population: hosts; seed modules are ignored.
         x: ``[E, B, ...]``.
         y: ``int64 [E, B]``.
-        names: which probes.
+        names: probes to compute.
     """
     nothing = torch.zeros_like(population.blueprint, dtype=torch.bool)
     growth = GrowthStage(alpha=nothing.double(), developing=nothing, isolated=nothing)
-    plan = plan_training(population, growth, "auxiliary")
+    plan = plan_training(population, growth, Incubation.auxiliary)
     scales = population.scales
     factors = None if scales is None else (scales.scale[:-1, 0], scales.scale.new_zeros(0))
-    result = step_gradients(population, plan, x, y, stacks=[population.hosts], probe=True, factors=factors)
+    result = part_gradients(population, plan, x, y, stacks=[population.hosts], probe=True, factors=factors)
     return slot_probes(result.arrived, result.arrived_gradients, names).cpu()

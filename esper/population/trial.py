@@ -1,4 +1,4 @@
-"""A mapping tried before a run: whatever it will be asked to do, done once on a few samples.
+"""Trial of a mapping before a run: every kind of work that the run needs, once on a few samples.
 
 Axis legend: E = environments, S = slots.
 """
@@ -14,35 +14,31 @@ import torch
 
 from esper.blueprints import blueprint_ids
 from esper.growth.actions import BlendAlgorithm
-from esper.population.counterfactuals import Samples, valuate
 from esper.population.mapping import build_mapping, stacked
 from esper.population.mapping.stacked import COMPILED_SUFFIX
-from esper.population.population import Population
 from esper.population.probes import PROBE_NAMES
-from esper.population.training import GrowthStage
-from esper.population.workload import Workload, bare_population, train_step
+from esper.population.workload import Workload, bare_population, mixed_growth, train_step, validate
 from esper.runtime.compiler import try_compiler
 from esper.runtime.rng import generator, global_streams
 from esper.runtime.user_code import UsersCodeError, place
 
-BLENDED_ALPHA = 0.5
 MAX_REASON = 240
 SAMPLES = 2
-"""Of a training step and of a validation: enough for an axis of them."""
+"""Number of samples in a training step and in a validation of the trial."""
 
 Module = tuple[int, int, int]
-"""Environment, slot, blueprint."""
+"""Environment, slot and blueprint of a module."""
 
 
 def try_out(workload: Workload, name: str) -> None:
-    """Run a mapping on a run's hosts: bare, and with each blueprint in each slot that it fits; leaves no trace.
+    """Run a mapping on a run's hosts: bare, and with each blueprint in each slot that it fits; has no side effects.
 
     Training with every flow of gradients that a module can have, incubation, slot probes, and validation with all
-    counterfactual passes. A compiled mapping is tried as it is before compilation, which takes up to a minute, and
-    whether there is a compiler at all.
+    counterfactual passes. A compiled mapping is tried uncompiled, because compilation takes up to a minute, and the
+    compiler is tried separately.
 
     Raises:
-        ValueError: it cannot run them. One line: why, and where, if one blueprint or the host itself is the cause.
+        ValueError: it cannot run them. One line: the reason, and the blueprint or host if one alone is the cause.
     """
     if name.endswith(COMPILED_SUFFIX):
         try_compiler(workload.device, stacked.BACKEND)
@@ -65,7 +61,7 @@ def try_out(workload: Workload, name: str) -> None:
 
 
 def why_not(workload: Workload, name: str) -> str | None:
-    """Why a mapping cannot be used, ``None`` if it can."""
+    """Return the reason why a mapping cannot be used, ``None`` if it can."""
     try:
         try_out(workload, name)
     except ValueError as error:
@@ -74,66 +70,40 @@ def why_not(workload: Workload, name: str) -> str | None:
 
 
 def reason(error: BaseException) -> str:
-    """An error on one line, with its type where the message may not tell what happened; compilers say much."""
+    """Format an error in one line, with its type if the message may be unclear; errors of compilers are shortened."""
     told = isinstance(error, ValueError | RuntimeError) and str(error)
     return shorten(str(error) if told else f"{type(error).__name__}: {error}", MAX_REASON, placeholder=" …")
 
 
 def _reason_and_place(error: BaseException) -> str:
     if isinstance(error, UsersCodeError) and error.__cause__ is not None:
-        error = error.__cause__  # what it was doing is known here
+        error = error.__cause__  # the activity at the time is known here
     where = place(error)
     return reason(error) if where is None else f"{reason(error)} ({where})"
 
 
 def _culprit(workload: Workload, name: str) -> str | None:
-    """The one thing that the mapping cannot run, found by trying each by itself; ``None`` if it is none by itself."""
+    """Find the one blueprint or host that the mapping cannot run, by trying each separately; ``None`` if each runs
+    alone.
+    """
     alone = replace(workload, num_envs=1)
     with global_streams():
         for modules in ([], *([(0, slot, blueprint)] for slot, blueprint in workload.compatible.nonzero().tolist())):
             try:
                 _run(alone, name, modules)
-            except Exception as error:  # of any kind, as before
+            except Exception as error:  # of any kind, as above
                 what = f"blueprint {blueprint_ids()[modules[0][2]]}" if modules else "the host"
                 return f"{what}: {_reason_and_place(error)}"
     return None
 
 
 def _run(workload: Workload, name: str, modules: Iterable[Module]) -> None:
-    """Train and validate hosts with some modules, each of which once develops and once acts."""
+    """Train and validate hosts with some modules, each once developing and once acting, isolated in turn 1."""
     population = bare_population(workload, build_mapping(name))
     for number, (env, slot, blueprint) in enumerate(modules):
         algorithm = BlendAlgorithm(number % len(BlendAlgorithm))
         population.germinate(env, slot, blueprint, algorithm, generator("calibration", env, slot))
     for turn in range(2):
-        growth = _growth(population, turn)
+        growth = mixed_growth(population, every=2, turn=turn, isolated=bool(turn))
         train_step(workload, population, growth, PROBE_NAMES)
-        _validate(workload, population, growth)
-
-
-def _growth(population: Population, turn: int) -> GrowthStage:
-    """Every other module develops, the others in the next turn; those that act are isolated in the second."""
-    present = population.blueprint >= 0
-    env, slot = torch.meshgrid(*(torch.arange(size) for size in present.shape), indexing="ij")
-    developing = present & ((env + slot) % 2 == turn)
-    acting = present & ~developing
-    return GrowthStage(alpha=BLENDED_ALPHA * acting.double(), developing=developing, isolated=acting & bool(turn))
-
-
-def _validate(workload: Workload, population: Population, growth: GrowthStage) -> None:
-    targets, first = workload.val_targets[:SAMPLES], torch.arange(population.num_envs) == 0
-    valuate(
-        population,
-        Samples(
-            inputs=workload.val_inputs[:SAMPLES],
-            targets=targets,
-            weights=torch.ones(population.num_envs, len(targets)),
-            prepare=workload.prepare,
-        ),
-        alpha=growth.alpha,
-        developing=growth.developing,
-        kept=growth.alpha > 0,
-        kept_wanted=first,
-        pairs_due=first,
-        off_wanted=first,
-    )
+        validate(workload, population, growth, SAMPLES, torch.arange(population.num_envs) == 0)

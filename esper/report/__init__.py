@@ -1,7 +1,7 @@
-"""From run folders to one page: tables, CSV, plots, HTML. Reads what runs left behind, and nothing else.
+"""Reports of runs and sweeps: tables, CSV, plots and one HTML page, read from run folders alone.
 
 * ``folders``: run and evaluation folders, however incomplete.
-* ``grouping``: which keys were swept, and which runs are the same configuration.
+* ``grouping``: swept keys, and runs of the same configuration.
 * ``numbers``: statistics over run seeds; ``tables``: CSV and terminal.
 * ``figures``, ``timelines``, ``vector``: plots; ``page``: the HTML.
 """

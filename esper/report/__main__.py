@@ -1,4 +1,4 @@
-"""Turn runs and sweeps into tables, plots and one page: ``python -m esper.report <folder>…``."""
+"""Entry point of ``python -m esper.report <folder>…``, which turns runs and sweeps into tables, plots and one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of ``python -m esper.report``. Exit codes: 0 written, 1 cannot be written, 2 bad request."""
+"""Command line of ``python -m esper.report``. Exit codes: 0 written, 1 cannot be written, 2 bad request."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.config.checks import known
+from esper.report.comparison import verdict
 from esper.report.compose import PAGE, Report, gather, write
 from esper.report.folders import is_run
 from esper.report.numbers import SCORES, STATISTICS
 from esper.report.tables import terminal_table
+from esper.runtime.choices import known
 from esper.runtime.preemption import StopSignals
 from esper.runtime.terminal import console, say
 
@@ -25,9 +26,9 @@ exit codes: 0 the report is written, 1 it cannot be written, 2 the request canno
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write a report as the command line says; returns the exit code."""
+    """Write a report with the options of the command line; return the exit code."""
     arguments = _parser().parse_args(argv)
-    with StopSignals():  # what is half-written is removed
+    with StopSignals():  # incomplete files are removed
         return _report(arguments)
 
 
@@ -61,20 +62,23 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("folders", nargs="+", metavar="folder", help="run folders, or folders above some")
-    parser.add_argument("--out", help="where to write; default: report/ in the folder, if there is one only")
+    parser.add_argument("folders", nargs="+", metavar="folder", help="run folders, or folders that contain some")
+    parser.add_argument("--out", help="output folder; default: report/ in a single input folder")
     parser.add_argument(
-        "--statistic", default="mean", metavar="{mean,iqm}", help="over run seeds: mean, or interquartile mean"
+        "--statistic",
+        default="mean",
+        metavar="{mean,iqm}",
+        help="statistic over run seeds: mean, or interquartile mean",
     )
     parser.add_argument(
         "--score",
         metavar=f"{{{','.join(SCORES)}}}",
-        help="what to rank by; default: the first of them that was measured",
+        help="score that ranks the configurations; default: the first of these that was measured",
     )
     parser.add_argument(
-        "--heat-map", nargs=2, metavar="KEY", help="two swept keys; default: both, where exactly two were swept"
+        "--heat-map", nargs=2, metavar="KEY", help="two swept keys; default: both, if exactly two were swept"
     )
-    parser.add_argument("--title", help="of the page; default: the folders' names")
+    parser.add_argument("--title", help="title of the page; default: the folders' names")
     return parser
 
 
@@ -92,7 +96,7 @@ def _folder(text: str) -> Path:
 def _out(text: str | None, roots: Sequence[Path]) -> Path:
     if text is None:
         if len(roots) > 1:
-            raise ValueError("--out is needed for more than one folder: say --out <folder>")
+            raise ValueError("--out is needed for more than one folder: use --out <folder>")
         return roots[0] / "report"
     path = Path(text)
     if path.exists() and not path.is_dir():
@@ -102,13 +106,15 @@ def _out(text: str | None, roots: Sequence[Path]) -> Path:
         if is_run(path, names, names):
             raise ValueError(f"--out: {path} is a run folder: choose another one, such as {path / 'report'}")
         if names and PAGE not in names:
-            raise ValueError(f"--out: {path} holds other things and no report: choose another folder or a new one")
+            raise ValueError(f"--out: {path} holds other files and no report: choose another folder or a new one")
     return path
 
 
 def _print(report: Report, page: Path) -> None:
     if report.sweep.configurations:
         console().print(terminal_table(report.sweep, report.statistic, report.score))
+    if report.comparison:
+        say(f"best {report.score.title}: {verdict(report.comparison, report.sweep)}")
     for folder in report.evaluations:
         say(f"evaluation {folder.path}: {folder.state}")
     for note in report.notes:

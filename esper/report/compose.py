@@ -1,4 +1,4 @@
-"""From folders to the files of a report."""
+"""Composition of a report from folders to files."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from esper.report import figures, tables
+from esper.report.comparison import Comparison, compare
 from esper.report.folders import EvaluationFolder, Run, find, read
 from esper.report.grouping import Configuration, Sweep, arrange
 from esper.report.numbers import SCORES, Quantity, over_seeds, quantity
 from esper.report.page import Content, Picture, all_runs, html
-from esper.report.timelines import timeline
+from esper.report.timelines import timelines
 from esper.report.vector import to_svg
 from esper.runtime.files import write_atomic
 from esper.runtime.run_folder import RunState
 from esper.telemetry.metric_names import CHOICE_SHARE, NEVER, RETURN, STAGE_SHARE, VAL
 from esper.views.drawing import Figure
-from esper.views.palette import OP_COLOURS, STAGE_COLOURS
+from esper.views.palette import CONFIGURATION_COLOURS, OP_COLOURS, STAGE_COLOURS
 from esper.views.plots import save
 
 PAGE = "index.html"
-SHOWN = len(figures.COLOURS)
+SHOWN = len(CONFIGURATION_COLOURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was found, before anything is written.
+    """Content of a report before it is written.
 
     Attributes:
         sweep: all runs.
         evaluations: evaluation folders.
-        statistic: over run seeds.
-        score: what configurations are ranked by.
+        statistic: statistic over run seeds.
+        score: score that ranks the configurations.
         heat: two swept keys for a heat map, or none.
-        notes: what the reader must know.
+        comparison: the best configuration against the others; ``None`` if there is none to compare.
+        notes: remarks for the reader.
     """
 
     sweep: Sweep
@@ -43,6 +45,7 @@ class Report:
     statistic: str
     score: Quantity
     heat: tuple[str, str] | None
+    comparison: Comparison | None
     notes: tuple[str, ...]
 
 
@@ -54,8 +57,8 @@ def gather(
     Args:
         roots: run folders, sweep folders, or folders with several of either.
         statistic: ``mean`` or ``iqm``.
-        score: what to rank by; without, the first of :data:`SCORES` that any run has.
-        heat: swept keys of the heat map; without, the two swept keys if there are exactly two.
+        score: score that ranks the configurations; default: the first of :data:`SCORES` that any run has.
+        heat: swept keys of the heat map; default: the two swept keys if there are exactly two.
 
     Raises:
         ValueError: there is no run, or a key of ``heat`` was not swept.
@@ -77,7 +80,15 @@ def gather(
     chosen = quantity(score) if score else _first_measured(runs)
     notes = tuple(_notes(sweep, statistic, chosen, asked=score is not None))
     evaluations = tuple(item for item in found if isinstance(item, EvaluationFolder))
-    return Report(sweep=sweep, evaluations=evaluations, statistic=statistic, score=chosen, heat=heat, notes=notes)
+    return Report(
+        sweep=sweep,
+        evaluations=evaluations,
+        statistic=statistic,
+        score=chosen,
+        heat=heat,
+        comparison=compare(sweep, chosen, statistic),
+        notes=notes,
+    )
 
 
 def _first_measured(runs: Sequence[Run]) -> Quantity:
@@ -93,7 +104,7 @@ def _notes(sweep: Sweep, statistic: str, score: Quantity, *, asked: bool) -> Ite
         (RunState.FAILED, "failed"),
         (RunState.PREEMPTED, "preempted"),
         (RunState.RUNNING, "still running"),
-        ("killed", "killed: their process ended without a word"),
+        ("killed", "killed: their process ended without recording it"),
         ("empty", "empty: nothing was recorded"),
         ("unknown", "of unknown state: they have no status.json that can be read"),
     ):
@@ -112,7 +123,7 @@ def _notes(sweep: Sweep, statistic: str, score: Quantity, *, asked: bool) -> Ite
     repeats = [run.path.name for item in sweep.configurations for run in item.repeats]
     if repeats:
         yield f"not counted, as another run has the same configuration and seed: {', '.join(repeats)}"
-    if len(sweep.configurations) > SHOWN:
+    if len(figures.coloured(sweep, score, statistic)) < len(sweep.configurations):
         yield f"learning curves show the {SHOWN} configurations of highest {score.title} in colour, others in grey"
     for run in runs:
         if run.notes:
@@ -120,24 +131,25 @@ def _notes(sweep: Sweep, statistic: str, score: Quantity, *, asked: bool) -> Ite
 
 
 def write(report: Report, out: Path, title: str) -> Path:
-    """Write CSV files, PNGs and the page; returns the page.
+    """Write CSV files, PNGs and the page; return the path of the page.
 
     Args:
-        report: what was found.
-        out: folder, made if need be.
-        title: of the page.
+        report: content of the report.
+        out: folder, created if necessary.
+        title: title of the page.
 
     Raises:
         OSError: it cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)
-    pictures, timelines = [], []
+    pictures: list[Picture] = []
+    drawn: list[Picture] = []
     if report.sweep.configurations:
         tables.write_configurations(report.sweep, report.statistic, out / "configurations.csv")
         tables.write_runs(report.sweep, out / "runs.csv")
         tables.write_curves(report.sweep, report.statistic, out / "curves.csv")
         pictures = [_picture(name, figure, caption, out) for name, figure, caption in _plots(report)]
-        timelines = list(_timelines(report, out))
+        drawn = list(_timelines(report, out))
     content = Content(
         title=title,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -145,9 +157,10 @@ def write(report: Report, out: Path, title: str) -> Path:
         evaluations=report.evaluations,
         statistic=report.statistic,
         score=report.score,
+        comparison=report.comparison,
         notes=report.notes,
         pictures=pictures,
-        timelines=timelines,
+        timelines=drawn,
     )
     path = out / PAGE
     write_atomic(path, html(content))
@@ -158,11 +171,19 @@ def _plots(report: Report) -> Iterator[tuple[str, Figure, str]]:
     sweep, score, statistic = report.sweep, report.score, report.statistic
     shown = figures.best(sweep, score, statistic, SHOWN)
     name = "mean" if statistic == "mean" else "interquartile mean"
-    band = f"Line: {name} over run seeds; band: its 95 % interval, where there are two seeds or more."
-    curves = figures.learning_curves(sweep, shown, RETURN, "Episodic return in training", statistic, never=0.0)
-    yield "learning_curves", curves, f"Points gained on never-grown twins, rent paid. {band}"
-    accuracy = figures.learning_curves(sweep, shown, VAL, "Final val accuracy in training", statistic, never=NEVER)
-    yield "accuracy_curves", accuracy, f"Val accuracy of hosts at the end of their episodes. {band}"
+    several = any(len(item.runs) > 1 for item in sweep.configurations)
+    band = (
+        f"Line: {name} over run seeds; band: its 95 % interval, where there are two seeds or more." if several else ""
+    )
+    lines = figures.coloured(sweep, score, statistic)
+    curves = figures.learning_curves(
+        sweep, lines, RETURN, "Episodic return in training", "return (points)", statistic, never=0.0
+    )
+    yield "learning_curves", curves, f"Points gained on never-grown twins, rent paid. {band}".rstrip()
+    accuracy = figures.learning_curves(
+        sweep, lines, VAL, "Final val accuracy in training", "val accuracy", statistic, never=NEVER
+    )
+    yield "accuracy_curves", accuracy, f"Val accuracy of hosts at the end of their episodes. {band}".rstrip()
     if len(sweep.configurations) > 1:
         caption = f"Dots: run seeds; diamonds: {name} with its 95 % interval over seeds."
         yield "scores", figures.scores(sweep, score, statistic), caption
@@ -173,7 +194,8 @@ def _plots(report: Report) -> Iterator[tuple[str, Figure, str]]:
         ("ops", CHOICE_SHARE, OP_COLOURS, "Op mix, where there is a choice"),
         ("stages", STAGE_SHARE, STAGE_COLOURS, "Slots by stage"),
     ):
-        caption = "Mean over run seeds."
+        whole = "steps with a choice" if prefix == CHOICE_SHARE else "slots, over environments and steps"
+        caption = f"Shares of {whole}{', mean over run seeds' if several else ''}."
         yield f"{slug}_over_time", figures.mix_over_time(sweep, shown, prefix, colours, what), caption
         if len(shown) > 1:
             yield f"{slug}_at_end", figures.mix_at_end(shown, prefix, colours, f"{what}, at the end"), caption
@@ -181,16 +203,13 @@ def _plots(report: Report) -> Iterator[tuple[str, Figure, str]]:
 
 def _picture(name: str, figure: Figure, caption: str, out: Path) -> Picture:
     save(figure, out / "plots" / f"{name}.png")
-    figure.set_layout_engine("none")  # what stands where is settled, and costs as much as drawing
+    figure.set_layout_engine("none")  # computes the layout, which costs as much as drawing
     return Picture(to_svg(figure, name, caption), caption)
 
 
 def _timelines(report: Report, out: Path) -> Iterator[Picture]:
     shown: list[Configuration] = figures.best(report.sweep, report.score, report.statistic, figures.MAX_PANELS)
-    for number, configuration in enumerate(shown, start=1):
-        found = timeline(configuration, report.score)
-        if found is None:
-            continue
+    for number, found in enumerate(timelines(shown, report.score), start=1):
         if found.figure is not None:
             yield _picture(f"timeline_{number}", found.figure, found.caption, out)
         else:

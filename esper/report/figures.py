@@ -1,4 +1,4 @@
-"""Plots of a sweep. Each function returns a figure of column width; lettering stays readable on a phone.
+"""Plots of a sweep. Each function returns a figure of column width whose text is readable on a phone.
 
 Axis legend: N = iterations.
 """
@@ -7,35 +7,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from esper.report.grouping import Configuration, Sweep
+from esper.report.grouping import Configuration, Sweep, names
 from esper.report.numbers import Curve, Quantity, curve, estimate, over_seeds, tail_mean
-from esper.views.drawing import Axes, Figure, MaxNLocator, Normalize, PercentFormatter, colormaps
-from esper.views.palette import NEVER_COLOUR
-from esper.views.plots import INK, style
+from esper.views.drawing import Artist, Axes, Figure, MaxNLocator, Normalize, PercentFormatter, colormaps
+from esper.views.palette import CONFIGURATION_COLOURS, INK, NEVER_COLOUR
+from esper.views.plots import say_empty, style
 
-COLOURS: tuple[str, ...] = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195", "#8C6D1F",
-)  # fmt: skip
 OTHERS = "#AAAAAA"
 WIDTH = 4.8
 MAX_ROWS = 60
 MAX_PANELS = 6
 LABEL_LETTERS = 30
 ENV_EPOCHS = "charts/env_epochs"
+NEVER_LABELS = ("never grow", "never-grown twins")
 
 
 def plain(text: str) -> str:
-    """Text that a plot takes as it is, shortened to what fits beside one."""
+    """Escape text for a plot and shorten it to the space available."""
     short = text if len(text) <= LABEL_LETTERS else text[: LABEL_LETTERS - 1] + "…"
     return short.replace("$", r"\$")
 
 
 def best(sweep: Sweep, score: Quantity, statistic: str, limit: int) -> list[Configuration]:
-    """All configurations, or the ``limit`` of them with the highest score, in their order."""
+    """Return all configurations, or the ``limit`` of them with the highest score, in their order."""
     if len(sweep.configurations) <= limit:
         return list(sweep.configurations)
     found = {id(item): over_seeds(item, score, statistic) for item in sweep.configurations}
@@ -49,7 +47,7 @@ def best(sweep: Sweep, score: Quantity, statistic: str, limit: int) -> list[Conf
 
 
 def time_axis(sweep: Sweep) -> tuple[str, str]:
-    """The metric along the x axis and its name: env-epochs where an iteration is not as long for all."""
+    """Return the metric of the x axis and its name: env-epochs if iterations differ in length."""
     lengths = set()
     for configuration in sweep.configurations:
         for run in configuration.runs:
@@ -58,42 +56,119 @@ def time_axis(sweep: Sweep) -> tuple[str, str]:
     return (ENV_EPOCHS, "env-epochs") if len(lengths) > 1 else ("iteration", "iteration")
 
 
+class Facet(NamedTuple):
+    """A panel: its title, and its configurations with their labels in the legend."""
+
+    title: str
+    lines: list[tuple[Configuration, str]]
+
+
+def facets(sweep: Sweep) -> list[Facet]:
+    """Divide configurations by the swept key of fewest values, so that the others are in the legend; a single facet
+    if fewer than two keys were swept, or that one has more than :data:`MAX_PANELS` values.
+    """
+    least = min(range(len(sweep.axes)), key=lambda place: len(sweep.axes[place].values), default=0)
+    if len(sweep.axes) < 2 or len(sweep.axes[least].values) > MAX_PANELS:
+        alone = len(sweep.configurations) == 1
+        return [Facet("", [(item, "learned controller" if alone else item.label) for item in sweep.configurations])]
+    known = names(sweep.axes)
+
+    def rest(item: Configuration) -> str:
+        pairs = zip(known, item.values, strict=True)
+        return ", ".join(f"{name}={value}" for place, (name, value) in enumerate(pairs) if place != least)
+
+    return [
+        Facet(
+            f"{known[least]}={value}",
+            [(item, rest(item)) for item in sweep.configurations if item.values[least] == value],
+        )
+        for value in sweep.axes[least].values
+    ]
+
+
+def coloured(sweep: Sweep, score: Quantity, statistic: str) -> list[Configuration]:
+    """Return the configurations whose curves have colours: all, if these suffice for the labels of :func:`facets`,
+    otherwise those of highest score.
+    """
+    labels = {label for part in facets(sweep) for _, label in part.lines}
+    limit = len(CONFIGURATION_COLOURS)
+    return list(sweep.configurations) if len(labels) <= limit else best(sweep, score, statistic, limit)
+
+
 def learning_curves(
-    sweep: Sweep, shown: Sequence[Configuration], key: str, title: str, statistic: str, *, never: str | float | None
+    sweep: Sweep,
+    shown: Sequence[Configuration],
+    key: str,
+    title: str,
+    unit: str,
+    statistic: str,
+    *,
+    never: str | float | None,
 ) -> Figure:
-    """A metric against time, a line and a 95 % band over run seeds for each configuration.
+    """Plot a metric against time, with a line and a 95 % band over run seeds for each configuration, in the panels of
+    :func:`facets`.
 
     Args:
-        sweep: all configurations; those not shown in colour are grey.
-        shown: those in colour.
+        sweep: all configurations; those not in ``shown`` are grey.
+        shown: configurations in colour.
         key: metric.
-        title: above the plot.
-        statistic: over run seeds.
+        title: title above the plot.
+        unit: name of the y axis, with its unit.
+        statistic: statistic over run seeds.
         never: never-grow's level, or the metric that has it; ``None`` = no such line.
     """
-    figure = Figure(figsize=(WIDTH, 3.3 + 0.2 * math.ceil(min(len(shown), 8) / 2)), layout="constrained")
-    axes = figure.subplots()
+    parts = facets(sweep)
+    chosen = {id(item) for item in shown}
+    labels = dict.fromkeys(label for part in parts for item, label in part.lines if id(item) in chosen)
+    colours = dict(zip(labels, CONFIGURATION_COLOURS, strict=False))
+    height = (2.8 if len(parts) == 1 else 0.5 + 1.6 * len(parts)) + 0.2 * math.ceil((len(labels) + 1) / 2)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    panels = figure.subplots(len(parts), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     x, x_label = time_axis(sweep)
-    colours = {id(item): colour for item, colour in zip(shown, COLOURS, strict=False)}
-    drawn = False
-    for item in sorted(sweep.configurations, key=lambda item: id(item) in colours):
-        found = curve(item.runs, key, x, statistic)
-        colour = colours.get(id(item))
-        drawn |= _draw(axes, found, colour, plain(item.label))
-    if isinstance(never, str):
-        level = curve([run for item in sweep.configurations for run in item.runs], never, x, "mean")
-        if np.isfinite(level.value).any():
-            axes.plot(level.x, level.value, color=NEVER_COLOUR, ls="--", lw=1.1, label="never-grown twins")
-    elif never is not None:
-        axes.axhline(never, color=NEVER_COLOUR, ls="--", lw=1.1, label="never grow")
-    _finish(axes, title, x_label)
-    if key.endswith("accuracy"):
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    if drawn:
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8.5, labelcolor=INK)
-    else:
-        say(axes, "nothing measured yet")
+    keys: dict[str, Artist] = {}
+    for axes, part in zip(panels, parts, strict=True):
+        drawn = False
+        for item, label in sorted(part.lines, key=lambda line: id(line[0]) in chosen):
+            found = curve(item.runs, key, x, statistic)
+            drawn |= _draw(axes, found, colours[label] if id(item) in chosen else None, plain(label))
+        runs = [run for item, _ in part.lines for run in item.runs]
+        _draw_never(axes, never if never is None or isinstance(never, float) else curve(runs, never, x, "mean"))
+        _finish(axes, part.title if len(parts) > 1 else title, "")
+        axes.set_ylabel(unit)
+        if key.endswith("accuracy"):
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        if drawn:
+            handles, texts = axes.get_legend_handles_labels()
+            keys |= {text: handle for text, handle in zip(texts, handles, strict=True) if text not in keys}
+        else:
+            say_empty(axes, "nothing measured yet")
+    panels[-1].set_xlabel(x_label)
+    if len(parts) > 1:
+        figure.suptitle(title, fontsize=10.5, color=INK)
+    _legend(figure, {text: keys[text] for text in (*map(plain, labels), *NEVER_LABELS) if text in keys}, 2, 8.5)
     return figure
+
+
+def _draw_never(axes: Axes, level: Curve | float | None) -> None:
+    """Draw the level of never growing, as a line or a curve."""
+    if isinstance(level, float):
+        axes.axhline(level, color=NEVER_COLOUR, ls="--", lw=1.1, label=NEVER_LABELS[0])
+    elif level is not None and np.isfinite(level.value).any():
+        axes.plot(level.x, level.value, color=NEVER_COLOUR, ls="--", lw=1.1, label=NEVER_LABELS[1])
+
+
+def _legend(figure: Figure, keys: Mapping[str, Artist], columns: int, size: float) -> None:
+    """Put a legend below the panels, if there is anything to explain."""
+    if keys:
+        figure.legend(
+            list(keys.values()),
+            list(keys),
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            fontsize=size,
+            labelcolor=INK,
+        )
 
 
 def _draw(axes: Axes, found: Curve, colour: str | None, label: str) -> bool:
@@ -109,7 +184,7 @@ def _draw(axes: Axes, found: Curve, colour: str | None, label: str) -> bool:
 
 
 def scores(sweep: Sweep, score: Quantity, statistic: str) -> Figure:
-    """A row per configuration: a dot for each run seed, statistic and interval."""
+    """Plot a row per configuration: a dot for each run seed, statistic and interval."""
     rows = best(sweep, score, statistic, MAX_ROWS)
     figure = Figure(figsize=(WIDTH, 1.1 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -123,8 +198,9 @@ def scores(sweep: Sweep, score: Quantity, statistic: str) -> Figure:
                 if found.low is None or found.high is None
                 else [[found.value - found.low], [found.high - found.value]]
             )
+            colour = CONFIGURATION_COLOURS[0]
             axes.errorbar(
-                found.value, place, xerr=ends, fmt="D", color=COLOURS[0], ms=5, capsize=3, elinewidth=1.6, zorder=3
+                found.value, place, xerr=ends, fmt="D", color=colour, ms=5, capsize=3, elinewidth=1.6, zorder=3
             )
     axes.set_yticks(range(len(rows)), [plain(item.label) for item in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -132,17 +208,19 @@ def scores(sweep: Sweep, score: Quantity, statistic: str) -> Figure:
         axes.axvline(0.0, color=NEVER_COLOUR, ls="--", lw=1.1)
     figure.suptitle(f"{score.title}, by configuration", fontsize=10.5, color=INK)
     _finish(axes, "", f"{score.title} ({score.unit})", whole=False)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.tick_params(axis="y", length=0)
     return figure
 
 
 def heat_map(sweep: Sweep, score: Quantity, statistic: str, rows: str, columns: str) -> Figure:
-    """A score over two swept keys; runs that differ in other keys are pooled. The number of runs stands below each.
+    """Plot a score over two swept keys; runs that differ in other keys are pooled. The number of runs is below each
+    score.
 
     Args:
         sweep: all configurations.
-        score: what is coloured.
-        statistic: over the runs of a cell.
+        score: the score, shown by colour.
+        statistic: statistic over the runs of a cell.
         rows, columns: swept keys.
     """
     numbers = [next(n for n, axis in enumerate(sweep.axes) if axis.key == key) for key in (rows, columns)]
@@ -187,13 +265,16 @@ def heat_map(sweep: Sweep, score: Quantity, statistic: str, rows: str, columns: 
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     bar = figure.colorbar(mesh, ax=axes, pad=0.02)
+    bar.set_label(f"{score.title} ({score.unit})", color=INK)
     bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=8, length=0)
     return figure
 
 
 def mix_at_end(shown: Sequence[Configuration], prefix: str, colours: Mapping[str, str], title: str) -> Figure:
-    """Shares over the last tenth of the iterations, a stacked bar per configuration."""
+    """Plot the means of metrics that are shares of 1, over the last tenth of the iterations: a stacked bar per
+    configuration. The metrics are named ``prefix`` and a key of ``colours``.
+    """
     figure = Figure(figsize=(WIDTH, 1.5 + 0.3 * len(shown)), layout="constrained")
     axes = figure.subplots()
     used = set()
@@ -215,18 +296,25 @@ def mix_at_end(shown: Sequence[Configuration], prefix: str, colours: Mapping[str
     if used:
         figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
     else:
-        say(axes, "nothing measured yet")
+        say_empty(axes, "nothing measured yet")
     return figure
 
 
 def mix_over_time(
     sweep: Sweep, shown: Sequence[Configuration], prefix: str, colours: Mapping[str, str], title: str
 ) -> Figure:
-    """Shares against time, stacked, a panel per configuration; means over run seeds."""
+    """Plot metrics that are shares of 1 against time, means over run seeds: a stacked panel per configuration.
+    Arguments are those of :func:`mix_at_end`.
+    """
     shown = shown[:MAX_PANELS]
-    figure = Figure(figsize=(WIDTH, 1.0 + 1.25 * len(shown)), layout="constrained")
+    columns = 1 if len(shown) <= 2 else 2
+    rows = math.ceil(len(shown) / columns)
+    figure = Figure(figsize=(WIDTH, max(1.0 + 1.25 * rows, 3.0)), layout="constrained")
     x, x_label = time_axis(sweep)
-    panels = figure.subplots(len(shown), 1, sharex=x == "iteration", squeeze=False)[:, 0]
+    grid = figure.subplots(rows, columns, sharex=x == "iteration", sharey=True, squeeze=False)
+    panels = grid.ravel()[: len(shown)]
+    for axes in grid.ravel()[len(shown) :]:
+        axes.set_visible(False)
     used: dict[str, Any] = {}
     for axes, item in zip(panels, shown, strict=True):
         curves = {name: curve(item.runs, prefix + name, x, "mean") for name in colours}
@@ -234,7 +322,7 @@ def mix_over_time(
         shares = np.array([np.nan_to_num(found.value) for found in curves.values()])
         total = shares.sum(0)
         if not total.any():
-            say(axes, "nothing measured yet")
+            say_empty(axes, "nothing measured yet")
         elif len(at) == 1:
             bottom = 0.0
             for (name, colour), share in zip(colours.items(), shares[:, 0], strict=True):
@@ -243,28 +331,18 @@ def mix_over_time(
         else:
             bands = axes.stackplot(at, *np.where(total > 0, shares, np.nan), colors=list(colours.values()), linewidth=0)
             used |= {name: band for name, band, share in zip(colours, bands, shares, strict=True) if share.any()}
-        _finish(axes, plain(item.label) if len(sweep.configurations) > 1 else "", "", grid=False)
+        _finish(axes, "", "", grid=False)
+        if len(sweep.configurations) > 1:
+            axes.set_title(plain(item.label), fontsize=8 if columns > 1 else 10, color=INK)
         axes.set_ylim(0.0, 1.0)
         axes.margins(x=0.0)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    panels[-1].set_xlabel(x_label)
+    for axes in panels[-columns:]:  # the lowest of each column
+        axes.set_xlabel(x_label)
+        axes.tick_params(labelbottom=True)
     figure.suptitle(title, fontsize=10.5, color=INK)
-    if used:
-        figure.legend(
-            list(used.values()),
-            list(used),
-            loc="outside lower center",
-            ncols=3,
-            frameon=False,
-            fontsize=8,
-            labelcolor=INK,
-        )
+    _legend(figure, used, 3, 8)
     return figure
-
-
-def say(axes: Axes, text: str) -> None:
-    """Say in the picture that there is nothing to draw."""
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK)
 
 
 def _finish(axes: Axes, title: str, x_label: str, *, whole: bool = True, grid: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Run folders as they are found: finished, failed, half-written or empty."""
+"""Reading of run folders in any state: finished, failed, incomplete or empty."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from typing import Any
 
 import yaml
 
+from esper.runtime.controller_names import LEARNED
 from esper.runtime.run_folder import RunFolder, RunState
 
 EMPTY, KILLED, UNKNOWN = "empty", "killed", "unknown"
-"""States that no run writes: nothing recorded; running by its own account, but its process is gone; no status."""
+"""States that no run writes: nothing recorded; marked as running, but its process is gone; no status."""
 
 STATES: tuple[str, ...] = (*map(str, RunState), KILLED, UNKNOWN, EMPTY)
 
-LEARNED = "learned"
 
 Record = Mapping[str, Any]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Run:
-    """One run as its folder tells it.
+    """Content of the folder of one training run.
 
     Attributes:
         path: the folder.
         state: one of :data:`STATES`, or another that a run wrote.
         config: nested, as in ``config.yaml``; empty if that cannot be read.
-        metrics: records of ``metrics.jsonl`` by rising iteration; what is not finite is ``None``.
+        metrics: records of ``metrics.jsonl`` by rising iteration; values that are not finite are ``None``.
         result: ``result.json``; empty if there is none.
         status: ``status.json``; empty if there is none.
-        notes: what is missing or broken in the folder.
+        notes: missing or damaged files in the folder.
     """
 
     path: Path
@@ -55,20 +55,20 @@ class Run:
 
     @property
     def error(self) -> str | None:
-        """The last line of its traceback, if it failed."""
+        """Last line of its traceback, if it failed."""
         lines = str(self.status.get("traceback") or "").strip().splitlines()
         return lines[-1] if lines else None
 
     def column(self, key: str) -> list[float | None]:
-        """One metric over iterations."""
+        """Return one metric over iterations."""
         return [number(record.get(key)) for record in self.metrics]
 
     def last(self, key: str) -> float | None:
-        """The last measured value of a metric."""
+        """Return the last measured value of a metric."""
         return next((value for value in reversed(self.column(key)) if value is not None), None)
 
     def learned(self, key: str) -> float | None:
-        """A mean of the learned controller in the closing table."""
+        """Return a mean of the learned controller in the closing table."""
         rows = self.result.get("controllers")
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, dict) and row.get("name") == LEARNED:
@@ -79,7 +79,7 @@ class Run:
 
 @dataclass(slots=True, kw_only=True)
 class EvaluationFolder:
-    """One evaluation: its folder, the state it is in, and its ``result.json``."""
+    """Content of the folder of one evaluation: its path, its state, and its ``result.json``."""
 
     path: Path
     state: str
@@ -87,14 +87,14 @@ class EvaluationFolder:
 
 
 def number(value: object) -> float | None:
-    """A finite number, or ``None`` for anything else."""
+    """Return a finite number, or ``None`` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def find(roots: Sequence[Path]) -> list[Path]:
-    """Run and evaluation folders at or below the given folders, each once, in order of their paths."""
+    """Find run and evaluation folders at or below the given folders, each once, sorted by path."""
     found: dict[Path, Path] = {}
     for root in roots:
         for path in _walk(root):
@@ -113,7 +113,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def is_run(path: Path, files: Sequence[str], below: Sequence[str]) -> bool:
-    """Whether a folder with these files and subfolders belongs to a run."""
+    """Return whether a folder with these files and subfolders belongs to a run."""
     folder = RunFolder(path)
     if folder.status_file.name in files or folder.metrics.name in files:
         return True
@@ -121,7 +121,7 @@ def is_run(path: Path, files: Sequence[str], below: Sequence[str]) -> bool:
 
 
 def read(path: Path) -> Run | EvaluationFolder:
-    """One folder that :func:`find` has found."""
+    """Read one folder returned by :func:`find`."""
     folder, notes = RunFolder(path), list[str]()
     config, status, result = (_mapping(file, notes) for file in (folder.config, folder.status_file, folder.result))
     metrics = read_metrics(folder.metrics, notes)
@@ -136,7 +136,7 @@ def read(path: Path) -> Run | EvaluationFolder:
 
 
 def _mapping(path: Path, notes: list[str]) -> dict[str, Any]:
-    """A YAML or JSON file (which is YAML, but ten times faster by itself); empty if absent or broken."""
+    """Read a YAML or JSON file (JSON is parsed ten times faster); return an empty dict if it is missing or damaged."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
         content = (
@@ -157,8 +157,9 @@ def _mapping(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def read_metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """Records by rising iteration. A line that is no record is left out and noted; of two for one iteration, as a run
-    leaves that was killed and resumed, the later one counts."""
+    """Read records by rising iteration. An invalid line is skipped and noted; of two lines for one iteration, as left
+    by a run that was killed and resumed, the later one counts.
+    """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -181,7 +182,7 @@ def read_metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def parse(line: str) -> dict[str, Any] | None:
-    """A JSON object on a line, or ``None``."""
+    """Parse a line that holds a JSON object; return ``None`` for any other line."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -197,7 +198,9 @@ def _state(status: Record, any_metrics: bool) -> str:
 
 
 def is_gone(status: Record) -> bool:
-    """Whether the process that wrote a status is known to be gone: only on its own machine can that be told."""
+    """Return whether the process that wrote a status is known to be gone, which can be known only on its own
+    machine.
+    """
     pid = status.get("pid")
     if status.get("host") != platform.node() or not isinstance(pid, int):
         return False

@@ -1,28 +1,22 @@
-"""Which keys were swept, and which runs are one configuration with several run seeds."""
+"""Grouping of runs: swept keys, and runs of one configuration with several run seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from esper.config import naming
+from esper.config import identity
 from esper.report.folders import Run
 from esper.runtime.run_folder import RunState
 
-IGNORED = frozenset(
-    {"seed", "name", "devices", "num_threads", "resume", "env.mapping", "trainer.checkpoint_every", *naming.DERIVED}
-)
-IGNORED_SECTIONS = ("telemetry.", "wandb.", "checkpoint.", "evaluation.controllers")
-"""Keys in which runs of one configuration may differ: where and how they ran, and what they kept of it."""
-
-DERIVED = {
+FOLLOWS = {
     "slots.max_developing": "slots.num_slots",
     "slots.max_seeds": "slots.num_slots",
     "trainer.num_steps": "env.num_epochs",
 }
-"""Keys that take the value of another if they are null; a run's configuration says the value. Where they follow it in
-all runs they were not swept."""
+"""Keys that take the value of another key if they are null. A run's configuration holds the value; a key that equals
+the other one in all runs was not swept.
+"""
 
 ABSENT = "–"
 
@@ -32,9 +26,9 @@ class Axis:
     """A swept key.
 
     Attributes:
-        key: in full.
-        along: other keys that changed whenever it did, such as those of another preset.
-        values: in order.
+        key: the full key.
+        along: other keys that changed together with it, such as those of another preset.
+        values: values of the key in order, as text.
     """
 
     key: str
@@ -43,19 +37,19 @@ class Axis:
 
     @property
     def short(self) -> str:
-        """The key's last part."""
+        """Last part of the key."""
         return self.key.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Runs that differ in nothing but their run seed and where they ran.
+    """Runs that differ only in run seed and devices.
 
     Attributes:
-        values: of the swept keys, as text, in the order of the axes.
-        label: the same in one line.
-        runs: one per run seed, in order of seeds.
-        repeats: further runs of the same seeds, which count for nothing: they are no further evidence.
+        values: values of the swept keys, as text, in the order of the axes.
+        label: these values in one line.
+        runs: a run per run seed, in order of seeds.
+        repeats: further runs of the same seeds, which are ignored because they are no further evidence.
     """
 
     values: tuple[str, ...]
@@ -66,11 +60,11 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """All runs, sorted.
+    """All runs, grouped by configuration.
 
     Attributes:
         axes: swept keys.
-        configurations: in order of their values.
+        configurations: configurations in order of their values.
         common: keys on which all runs agree, as text.
     """
 
@@ -79,19 +73,8 @@ class Sweep:
     common: dict[str, str]
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Leaves of a nested configuration by their full key."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def shown(value: object) -> str:
-    """A value as it is written on the command line."""
+    """Format a value as on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -102,14 +85,14 @@ def shown(value: object) -> str:
 
 
 def arrange(runs: Sequence[Run]) -> Sweep:
-    """Find what was swept and sort the runs by it."""
-    flat = [_compared(run) for run in runs]
-    for key, source in DERIVED.items():
-        if all(config.get(key) == config.get(source) for config in flat):
-            for config in flat:
+    """Find the swept keys and group the runs by them."""
+    found = [identity.flat(identity.without(run.config, identity.NOT_IN_REPORTS)) for run in runs]
+    for key, source in FOLLOWS.items():
+        if all(config.get(key) == config.get(source) for config in found):
+            for config in found:
                 config.pop(key, None)
-    keys = list(dict.fromkeys(key for config in flat for key in config))
-    texts = [{key: shown(config[key]) if key in config else ABSENT for key in keys} for config in flat]
+    keys = list(dict.fromkeys(key for config in found for key in config))
+    texts = [{key: shown(config[key]) if key in config else ABSENT for key in keys} for config in found]
     differing = [key for key in keys if len({text[key] for text in texts}) > 1]
     axes = _axes(differing, texts)
     groups: dict[tuple[str, ...], list[Run]] = {}
@@ -124,16 +107,8 @@ def arrange(runs: Sequence[Run]) -> Sweep:
     )
 
 
-def _compared(run: Run) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in flatten(run.config).items()
-        if key not in IGNORED and not key.startswith(IGNORED_SECTIONS)
-    }
-
-
 def _axes(differing: Sequence[str], texts: Sequence[Mapping[str, str]]) -> tuple[Axis, ...]:
-    """One axis for all keys that sort the runs alike."""
+    """Merge keys that group the runs in the same way into one axis."""
     alike: dict[tuple[int, ...], list[str]] = {}
     for key in differing:
         column = [text[key] for text in texts]
@@ -150,20 +125,24 @@ def _axes(differing: Sequence[str], texts: Sequence[Mapping[str, str]]) -> tuple
 
 
 def _natural(text: str) -> tuple[int, float, str]:
-    """Numbers by size, before words."""
+    """Return a sort key with numbers by size, before words."""
     try:
         return 0, float(text), text
     except ValueError:
         return 1, 0.0, text
 
 
-def _configuration(axes: Sequence[Axis], values: tuple[str, ...], runs: Sequence[Run]) -> Configuration:
+def names(axes: Sequence[Axis]) -> list[str]:
+    """Return the last parts of swept keys, or a whole key where its last part is not unique."""
     shorts = [axis.short for axis in axes]
-    names = [short if shorts.count(short) == 1 else axis.key for axis, short in zip(axes, shorts, strict=True)]
-    label = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+    return [short if shorts.count(short) == 1 else axis.key for axis, short in zip(axes, shorts, strict=True)]
+
+
+def _configuration(axes: Sequence[Axis], values: tuple[str, ...], runs: Sequence[Run]) -> Configuration:
+    label = ", ".join(f"{name}={value}" for name, value in zip(names(axes), values, strict=True))
     chosen: dict[object, Run] = {}
     repeats = []
-    # Of several runs with one seed the one that got farthest counts.
+    # Of several runs with one seed the one with the most iterations counts.
     for run in sorted(runs, key=_progress):
         key = run.path if run.seed is None else run.seed
         if key in chosen:

@@ -1,4 +1,4 @@
-"""Numbers of runs, and what several run seeds say together.
+"""Numbers of runs, and statistics over run seeds.
 
 Axis legend: R = run seeds, N = iterations.
 """
@@ -14,25 +14,28 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from esper.report.folders import LEARNED, Run, number
+from esper.report.folders import Run, number
 from esper.report.grouping import Configuration
+from esper.runtime.controller_names import LEARNED
 from esper.runtime.rng import generator
+from esper.telemetry.confidence import LEVEL
 from esper.telemetry.metric_names import RETURN
-from esper.telemetry.statistics import LEVEL, crossed_bootstrap, iqm
+from esper.telemetry.statistics import crossed_bootstrap, iqm
+from esper.views.text import formatted
 
 STATISTICS: tuple[str, ...] = ("mean", "iqm")
 DRAWS = 10_000
 CURVE_DRAWS = 1_000
 CURVE_POINTS = 100
-"""Iterations at which an interquartile mean's band is computed; straight lines between them."""
+"""Number of iterations at which an interquartile mean's band is computed, with straight lines between them."""
 TAIL = 0.1
-"""Share of a run's iterations that its training return is averaged over, from the last one back."""
+"""Share of a run's last iterations that training return is averaged over."""
 
 Array = NDArray[np.float64]
 
 
 class Estimate(NamedTuple):
-    """A statistic over so many run seeds; a single one has no interval."""
+    """A statistic over a number of run seeds; a single one has no interval."""
 
     value: float
     low: float | None
@@ -41,7 +44,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Sequence[float | None], statistic: str) -> Estimate | None:
-    """Statistic and 95 % interval over run seeds; what was not measured is left out.
+    """Compute a statistic and its 95 % interval over run seeds, without values that were not measured.
 
     Args:
         values: ``[R]``, one per run seed.
@@ -60,7 +63,7 @@ def estimate(values: Sequence[float | None], statistic: str) -> Estimate | None:
 
 
 def _student(table: Array) -> tuple[Array, Array]:
-    """Mean over R, and half the length of Student's interval, of ``[R, N]`` with R >= 2."""
+    """Return the mean over R, and half the length of Student's interval, of ``[R, N]`` with R >= 2."""
     count = len(table)
     quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
     return table.mean(0), quantile * table.std(0, ddof=1) / count**0.5
@@ -81,7 +84,7 @@ class Curve:
         x: ``[N]``.
         value: ``[N]``, NaN where no run measured it.
         low, high: ``[N]``, NaN where fewer than two runs did.
-        count: ``[N]`` runs.
+        count: ``[N]`` number of runs.
     """
 
     x: Array
@@ -92,10 +95,10 @@ class Curve:
 
 
 def curve(runs: Sequence[Run], key: str, x: str, statistic: str) -> Curve:
-    """A metric of several run seeds of one configuration.
+    """Compute the curve of a metric over several run seeds of one configuration.
 
     Args:
-        runs: of one configuration.
+        runs: runs of one configuration.
         key: metric.
         x: ``iteration``, or a metric that grows with it.
         statistic: one of :data:`STATISTICS`.
@@ -135,14 +138,14 @@ def _spread(length: int) -> Sequence[int]:
 
 
 def training_return(run: Run) -> float | None:
-    """Mean return over the last tenth of a run's iterations, where measured."""
+    """Return the mean return over the last tenth of a run's iterations, where measured."""
     values = run.column(RETURN)
     known = [value for value in values[-max(1, round(TAIL * len(values))) :] if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def tail_mean(runs: Sequence[Run], key: str) -> float | None:
-    """A metric over the last tenth of each run's iterations, mean over runs."""
+    """Return a metric over the last tenth of each run's iterations, mean over runs."""
     means = []
     for run in runs:
         values = run.column(key)
@@ -152,7 +155,7 @@ def tail_mean(runs: Sequence[Run], key: str) -> float | None:
 
 
 def flops_ratio(run: Run) -> float | None:
-    """Multiply-adds of training held-out hosts and their modules over those of the hosts alone."""
+    """Return the multiply-adds of training held-out hosts and their modules over those of the hosts alone."""
     episodes = run.result.get("episodes")
     rows = episodes.get(LEARNED) if isinstance(episodes, dict) else None
     known = [number(row.get("relative_flops")) for row in rows or [] if isinstance(row, dict)]
@@ -161,7 +164,7 @@ def flops_ratio(run: Run) -> float | None:
 
 
 def wall_seconds(run: Run) -> float | None:
-    """Of the whole run if it finished, otherwise of its iterations."""
+    """Return the seconds of the whole run if it finished, otherwise of its iterations."""
     whole = number(run.result.get("wall_seconds"))
     if whole is not None:
         return whole
@@ -172,17 +175,16 @@ def wall_seconds(run: Run) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number of every run.
+    """A number that every run has.
 
     Attributes:
-        name: as in CSV files and on the command line.
-        title: as in tables.
-        of: the number of a run.
+        name: name in CSV files and on the command line.
+        title: title in tables.
+        of: function from a run to the number.
         spec: format of its estimate.
-        scale: factor for showing it.
-        unit: after scaling.
-        outcome: whether another run seed would give another number for reasons that matter; costs have no interval in
-            tables.
+        scale: factor for display.
+        unit: unit after scaling.
+        outcome: true for results, which vary between run seeds; false for costs, which have no interval in tables.
     """
 
     name: str
@@ -194,19 +196,29 @@ class Quantity:
     outcome: bool = True
 
     def show(self, value: float | None) -> str:
-        """Formatted, or a dash."""
-        return "–" if value is None else f"{value * self.scale:{self.spec}}"
+        """Format a value, or a dash."""
+        return "–" if value is None else formatted(value * self.scale, self.spec)
 
     def show_half(self, found: Estimate) -> str:
-        """Half the length of an interval; empty without one."""
+        """Format half the length of an interval; empty without one."""
         if found.low is None or found.high is None:
             return ""
-        return f"{(found.high - found.low) / 2 * self.scale:{self.spec.lstrip('+z')}}"
+        return formatted((found.high - found.low) / 2 * self.scale, self.spec.lstrip("+"))
+
+    def show_interval(self, found: Estimate, statistic: str) -> str:
+        """Format ``± half`` for a mean, ``[low, high]`` for others; empty for costs, or without an interval."""
+        if found.low is None or found.high is None or not self.outcome:
+            return ""
+        return (
+            f"± {self.show_half(found)}"
+            if statistic == "mean"
+            else f"[{self.show(found.low)}, {self.show(found.high)}]"
+        )
 
 
 QUANTITIES: tuple[Quantity, ...] = (
-    Quantity("held_out_return", "held-out return", lambda run: run.learned("episode_return"), "+z.2f", unit="points"),
-    Quantity("training_return", "training return", training_return, "+z.2f", unit="points"),
+    Quantity("held_out_return", "held-out return", lambda run: run.learned("episode_return"), "+.2f", unit="points"),
+    Quantity("training_return", "training return", training_return, "+.2f", unit="points"),
     Quantity("test_accuracy", "test accuracy", lambda run: run.learned("test_accuracy"), ".1f", 100, "%"),
     Quantity("val_accuracy", "val accuracy", lambda run: run.learned("val_accuracy"), ".1f", 100, "%"),
     Quantity("test_bits", "test bits per byte", lambda run: run.learned("test_bits"), ".3f"),
@@ -220,10 +232,10 @@ SCORES: tuple[str, ...] = ("held_out_return", "training_return", "test_accuracy"
 
 
 def quantity(name: str) -> Quantity:
-    """By its name."""
+    """Return the quantity with a name."""
     return next(item for item in QUANTITIES if item.name == name)
 
 
 def over_seeds(configuration: Configuration, item: Quantity, statistic: str) -> Estimate | None:
-    """A number of all runs of a configuration that have it."""
+    """Compute the estimate of a quantity over all runs of a configuration that have it."""
     return estimate([item.of(run) for run in configuration.runs], statistic)

@@ -1,17 +1,15 @@
-"""A sweep as CSV files and as a table in the terminal."""
+"""Tables of a sweep, as CSV files and in the terminal."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from esper.report.figures import ENV_EPOCHS
 from esper.report.grouping import Configuration, Sweep
 from esper.report.numbers import QUANTITIES, Estimate, Quantity, curve, over_seeds
-from esper.runtime.files import replacing
+from esper.runtime.files import write_csv
 from esper.runtime.run_folder import RunState
 from esper.telemetry.metric_names import RETURN, VAL
 from esper.views.folding import FoldingTable
@@ -20,29 +18,24 @@ CURVES = (RETURN, VAL)
 
 
 def states(configuration: Configuration) -> str:
-    """``3 finished, 1 failed``."""
+    """Count runs by state, as ``3 finished, 1 failed``."""
     counts = Counter(run.state for run in configuration.runs)
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def cell(found: Estimate | None, item: Quantity, statistic: str) -> str:
-    """``estimate ± half`` for a mean, ``estimate [low, high]`` for an interquartile mean, or a dash."""
-    if found is None:
-        return "–"
-    text = item.show(found.value)
-    if found.low is None or found.high is None or not item.outcome:
-        return text
-    if statistic == "mean":
-        return f"{text} ± {item.show_half(found)}"
-    return f"{text} [{item.show(found.low)}, {item.show(found.high)}]"
+    """Format ``estimate ± half`` for a mean, ``estimate [low, high]`` for an interquartile mean, or a dash."""
+    return "–" if found is None else f"{item.show(found.value)} {item.show_interval(found, statistic)}".rstrip()
 
 
 def write_configurations(sweep: Sweep, statistic: str, path: Path) -> None:
-    """A line per configuration, numbers unrounded; an interval takes two more columns, empty for a single seed."""
+    """Write a line per configuration, numbers unrounded; an interval takes two more columns, empty for a single
+    seed.
+    """
     header = [axis.key for axis in sweep.axes] + ["num_runs", "num_finished", "states"]
     for item in QUANTITIES:
         header += [item.name, f"{item.name}_low", f"{item.name}_high", f"{item.name}_seeds"]
-    _write(path, header, (_configuration_row(configuration, statistic) for configuration in sweep.configurations))
+    write_csv(path, header, (_configuration_row(configuration, statistic) for configuration in sweep.configurations))
 
 
 def _configuration_row(configuration: Configuration, statistic: str) -> list[object]:
@@ -55,7 +48,7 @@ def _configuration_row(configuration: Configuration, statistic: str) -> list[obj
 
 
 def write_runs(sweep: Sweep, path: Path) -> None:
-    """A line per run, with those that count for nothing since another has the same configuration and seed."""
+    """Write a line per run, including repeats that are ignored."""
     header = ["folder", *(axis.key for axis in sweep.axes), "seed", "counted", "state", "iterations"]
     header += [item.name for item in QUANTITIES] + ["error", "notes"]
     rows: list[list[object]] = []
@@ -64,11 +57,11 @@ def write_runs(sweep: Sweep, path: Path) -> None:
             for run in runs:
                 row: list[object] = [run.path, *configuration.values, run.seed, counted, run.state, len(run.metrics)]
                 rows.append([*row, *(item.of(run) for item in QUANTITIES), run.error, "; ".join(run.notes)])
-    _write(path, header, rows)
+    write_csv(path, header, rows)
 
 
 def write_curves(sweep: Sweep, statistic: str, path: Path) -> None:
-    """Return and val accuracy of every configuration against iterations and env-epochs."""
+    """Write return and val accuracy of every configuration against iterations and env-epochs."""
     header = [axis.key for axis in sweep.axes] + ["metric", "iteration", "env_epochs", "value", "low", "high", "seeds"]
     rows: list[list[object]] = []
     for configuration in sweep.configurations:
@@ -80,18 +73,11 @@ def write_curves(sweep: Sweep, statistic: str, path: Path) -> None:
             for x, *numbers in zip(*(column.tolist() for column in columns), strict=True):
                 cells = [None if math.isnan(value) else value for value in (at[x], *numbers)]
                 rows.append([*configuration.values, key, int(x), *cells[:-1], int(numbers[-1])])
-    _write(path, header, rows)
-
-
-def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
+    write_csv(path, header, rows)
 
 
 def terminal_table(sweep: Sweep, statistic: str, score: Quantity) -> FoldingTable:
-    """Configurations with their score, sizes and states, within 80 columns where labels are short."""
+    """Make a table of configurations with their score, sizes and states, within 80 columns if labels are short."""
     table = FoldingTable()
     table.add("configuration", overflow="fold")
     added, wall = (

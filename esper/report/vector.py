@@ -1,4 +1,4 @@
-"""Figures as SVG inside a page: they take its font and its light or dark colours, and stay sharp at any size."""
+"""Figures as SVG embedded in a page, with its font and its light or dark colours, sharp at any size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import re
 
 from esper.views.drawing import Figure, rc_context
-from esper.views.plots import INK
+from esper.views.palette import INK
 
 THEME = {
     INK.lower(): "var(--ink)",
@@ -15,19 +15,19 @@ THEME = {
     "#efefef": "var(--empty)",
     "#ffffff": "var(--card)",
 }
-"""Colours of the plots that a page chooses for itself."""
+"""Colours of plots that the page replaces by its own."""
 
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 _FONT = re.compile(r"font-family:[^;\"]*|(font: (?:\w+ )*[\d.]+px) [^;\"]*")
 
 
 def to_svg(figure: Figure, name: str, description: str) -> str:
-    """An ``<svg>`` element.
+    """Convert a figure to an ``<svg>`` element.
 
     Args:
-        figure: to draw.
-        name: unique on the page: element ids begin with it.
-        description: read to those who do not see it.
+        figure: figure to draw.
+        name: prefix of element ids, unique on the page.
+        description: text for screen readers.
     """
     target = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):

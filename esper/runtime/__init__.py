@@ -1,1 +1,1 @@
-"""The machine under a run: devices, ranks, precision, random streams, signals, and the folder that a run writes."""
+"""Runtime environment of a run: devices, ranks, precision, random streams, signals, and the run folder."""

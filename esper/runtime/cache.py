@@ -1,4 +1,4 @@
-"""Where Esper keeps on a user's disk what would take long to make again."""
+"""Cache on the user's disk for results that take long to recompute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CACHE_VARIABLE = "ESPER_CACHE_DIR"
 
 
 def cache_dir() -> Path:
-    """``$ESPER_CACHE_DIR``, or ``esper`` under ``$XDG_CACHE_HOME`` or ``~/.cache``; it need not be there yet."""
+    """Return ``$ESPER_CACHE_DIR``, or ``esper`` under ``$XDG_CACHE_HOME`` or ``~/.cache``; it need not exist yet."""
     own = os.environ.get(CACHE_VARIABLE)
     if own:
         return Path(own)

@@ -1,4 +1,4 @@
-"""Trial of ``torch.compile``: it needs a compiler, which not every machine has."""
+"""Trial of ``torch.compile``, because not every machine has the compiler that it needs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 
 MAX_REASON = 160
 ADVICE = "Set TORCH"
-"""First words of what torch adds for its own developers."""
+"""First words of torch's advice to its own developers, which is cut from messages."""
 
 _able: set[tuple[str, object]] = set()
-"""Kinds of device and backends with which something was compiled in this process."""
+"""Kinds of device and backends with which ``torch.compile`` has succeeded in this process."""
 
 
 def try_compiler(device: torch.device, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compile one addition for a device, once per process; what this costs the first real use is spared.
+    """Compile one addition for a device, once per process; the first real use becomes faster by as much.
 
     Args:
-        device: where the code is to run.
-        backend: as :func:`torch.compile` takes it.
+        device: device that the code is to run on.
+        backend: as for :func:`torch.compile`.
 
     Raises:
-        ValueError: it failed. One line: of what.
+        ValueError: compilation failed, with the cause in one line.
     """
     if (device.type, backend) in _able:
         return
@@ -37,5 +37,5 @@ def try_compiler(device: torch.device, backend: str | Callable[..., Any] = "indu
     except Exception as error:  # compilers and drivers raise errors of all kinds
         said = str(error).partition(ADVICE)[0].strip() or type(error).__name__
         what = shorten(said, MAX_REASON, placeholder=" …")
-        raise ValueError(f"torch.compile cannot make machine code here ({what})") from error
+        raise ValueError(f"torch.compile does not work here ({what})") from error
     _able.add((device.type, backend))

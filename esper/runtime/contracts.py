@@ -1,9 +1,9 @@
-"""Contracts of users' modules, checked by running them: never by what their classes are called.
+"""Checks of users' modules, by running them and never by the names of their classes.
 
-Every check takes plain modules and raises ``ValueError`` with one line: ``what`` it is about (key and name), what was
-observed, and what to do about it.
+Every check takes plain modules and raises ``ValueError`` in one line: ``what`` was checked (key and name), the
+observation, and the remedy.
 
-Axis legend: B = samples; ``...`` is whatever a sample is made of.
+Axis legend: B = samples; ``...`` stands for the axes of one sample.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from esper.runtime.rng import derive_seed, generator, global_streams
 from esper.runtime.user_code import of_the_user
 
 Build = Callable[[int], nn.Module]
-"""Makes a module, whatever it draws seeded by a number."""
+"""Function that makes a module with random numbers seeded by its argument."""
 
 STEP = 0.02
-"""Distance of each parameter in the one step before the second look at a module: zeros at birth hide what is behind."""
+"""Change of each parameter in the training step before the second check, because zeros at birth hide what follows
+them.
+"""
 
 SAME_BATCH, OTHER_BATCH = 1e-5, 1e-3
-"""Tolerances on outputs of one sample, relative to the largest: in batches of one size, and of several."""
+"""Tolerances on outputs of one sample, relative to the largest, between batches of equal and of different size."""
 
 _CAUSES: tuple[tuple[type[nn.Module], Callable[[Any], bool], str], ...] = (
     (
@@ -46,11 +48,15 @@ _CAUSES: tuple[tuple[type[nn.Module], Callable[[Any], bool], str], ...] = (
     (nn.utils.parametrizations._SpectralNorm, lambda norm: bool(norm.training), "use weight_norm"),
     (nn.RReLU, lambda layer: bool(layer.training), "use LeakyReLU"),
 )
-"""Layers that often are the reason, when they are, and what to do: advice only, nothing is refused for it here."""
+"""Layers that often cause a failed check, with condition and advice; used in messages only, never to refuse a
+module.
+"""
 
 
 def known_cause(module: nn.Module) -> tuple[str, nn.Module, str] | None:
-    """A layer whose result depends on other samples, on random numbers or on earlier passes: name, layer, advice."""
+    """Find a layer whose result depends on other samples, random numbers or earlier passes: return name, layer and
+    advice.
+    """
     for name, layer in module.named_modules():
         for kind, active, advice in _CAUSES:
             if isinstance(layer, kind) and active(layer):
@@ -59,7 +65,7 @@ def known_cause(module: nn.Module) -> tuple[str, nn.Module, str] | None:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """Place of a function or a class in its source, ``file.py:12``, or else its name."""
+    """Return the source position of a function or a class, ``file.py:12``, or its name if that is unknown."""
     inner = inspect.unwrap(getattr(function, "func", function))  # of a partial
     code = getattr(vars(inner).get("__init__") if isinstance(inner, type) else inner, "__code__", None)
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else getattr(inner, "__name__", repr(inner))
@@ -69,7 +75,7 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 class Builds(NamedTuple):
-    """A builder's module, those from other random streams, and the buffers in which they differ."""
+    """Modules of one builder: the first, others from other random streams, and the buffers in which they differ."""
 
     module: nn.Module
     others: tuple[nn.Module, ...]
@@ -77,7 +83,7 @@ class Builds(NamedTuple):
 
 
 def check_builds(what: str, build: Build) -> Builds:
-    """Refuse a builder whose modules are not made from their random stream alone, or not all of one shape."""
+    """Refuse a builder whose modules depend on more than their random stream, or differ in shape."""
     first, again, *others = (build(derive_seed("contract", stream)) for stream in (0, 0, 1, 2))
     for other in (first, again, *others):
         check_kinds(what, other)
@@ -105,7 +111,7 @@ def check_builds(what: str, build: Build) -> Builds:
 
 
 def check_kinds(what: str, module: nn.Module) -> None:
-    """Refuse parameters without a shape yet, or of another type than hosts are trained in."""
+    """Refuse lazy parameters, and parameters of another type than float32."""
     for kind in ("parameter", "buffer"):
         for name, tensor in named(module, kind).items():
             if nn.parameter.is_lazy(tensor):
@@ -117,7 +123,7 @@ def check_kinds(what: str, module: nn.Module) -> None:
 
 
 def check_alike(what: str, first: nn.Module, other: nn.Module) -> None:
-    """Refuse two builds that differ in more than numbers."""
+    """Refuse two builds that differ in names, shapes or types."""
     for kind in ("parameter", "buffer"):
         mine, its = ({name: _form(tensor) for name, tensor in named(module, kind).items()} for module in (first, other))
         for name in sorted({*mine, *its}):
@@ -134,12 +140,12 @@ def _form(tensor: Tensor) -> str:
 
 
 def plain(dtype: torch.dtype) -> str:
-    """Name of a type, without torch's."""
+    """Return the name of a type without the prefix ``torch.``."""
     return str(dtype).removeprefix("torch.")
 
 
 def named(module: nn.Module, kind: str) -> dict[str, Tensor]:
-    """Parameters or buffers by name."""
+    """Return parameters or buffers by name."""
     return dict(module.named_parameters() if kind == "parameter" else module.named_buffers())
 
 
@@ -147,15 +153,15 @@ def named(module: nn.Module, kind: str) -> dict[str, Tensor]:
 
 
 def check_forward(what: str, module: nn.Module, x: Tensor) -> Tensor:
-    """Refuse a forward pass that is anything but a function of its input and the module's own numbers.
+    """Refuse a forward pass that is not a pure function of its input and the module's parameters and buffers.
 
-    Two passes on one input must be equal to the bit, draw no random numbers, be finite, and leave the input,
-    the parameters and the buffers as they are. So must a pass with gradients, but for its rounding: what is trained is
-    what is measured.
+    Two passes on one input must be equal to the bit, draw no random numbers, be finite, and leave input, parameters and
+    buffers unchanged. A pass with gradients must agree too, up to rounding, so that training and measurement use the
+    same function.
 
     Args:
-        what: key and name of the module.
-        module: in the mode in which it will run.
+        what: key and name of the module, for messages.
+        module: module in the mode in which it will run.
         x: ``[B, ...]``, finite.
 
     Returns:
@@ -179,7 +185,7 @@ def check_forward(what: str, module: nn.Module, x: Tensor) -> Tensor:
         )
     if not kept.isfinite().all():
         raise ValueError(
-            f"{what}: {int((~kept.isfinite()).sum())} of {kept.numel()} numbers that come out are not finite"
+            f"{what}: {int((~kept.isfinite()).sum())} of {kept.numel()} output numbers are not finite"
             f"{_not_finite(module)}"
         )
     with torch.enable_grad(), global_streams() as streams:
@@ -187,16 +193,16 @@ def check_forward(what: str, module: nn.Module, x: Tensor) -> Tensor:
         drawn = streams.moved()
         _check_left(what, module, before, given, x)
     if drawn or differ(kept, trained):
-        does = f"draws random numbers of {' and '.join(drawn)}" if drawn else "computes something else"
+        does = f"draws random numbers of {' and '.join(drawn)}" if drawn else "computes another result"
         raise ValueError(
-            f"{what}: its forward pass {does} while gradients are on, what comes out differs by up to "
+            f"{what}: its forward pass {does} while gradients are on, outputs differ by up to "
             f"{distance(kept, trained):.3g}: let it do the same whether it is trained or measured{_because(module)}"
         )
     return kept
 
 
 def run(what: str, module: Callable[[Tensor], Any], x: Tensor) -> Tensor:
-    """One pass; refuses what raises, and what returns no tensor."""
+    """Run one pass; refuse a module that raises an exception or does not return a tensor."""
     with of_the_user(f"{what}: it does not run on {list(x.shape)}"):
         out = module(x)
     if not isinstance(out, Tensor):
@@ -205,7 +211,7 @@ def run(what: str, module: Callable[[Tensor], Any], x: Tensor) -> Tensor:
 
 
 def copied(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of all parameters and buffers as they are now, by name."""
+    """Copy all parameters and buffers, by name."""
     tensors = named(module, "parameter") | named(module, "buffer")
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
@@ -218,13 +224,13 @@ def _check_left(what: str, module: nn.Module, before: Mapping[str, Tensor], give
         if old is None or new is None or not same(old, new):
             by = f" by up to {distance(old, new):.3g}" if old is not None and new is not None else ""
             raise ValueError(
-                f"{what}: its forward pass changes {name!r}{by}: let it leave no trace, many hosts share one module"
+                f"{what}: its forward pass changes {name!r}{by}: keep no state, many hosts share one module"
                 f"{_because(module)}"
             )
 
 
 def check_input_left(what: str, given: Tensor, x: Tensor) -> None:
-    """Refuse an input that is not what it was."""
+    """Refuse a module that has changed its input."""
     if not same(given, x):
         raise ValueError(
             f"{what}: it changes its input in place, by up to {distance(given, x):.3g}: work on a copy (x = x - 1 "
@@ -252,12 +258,12 @@ def _not_finite(module: nn.Module) -> str:
 
 
 def check_samples(what: str, module: nn.Module, x: Tensor, shape: Callable[[Tensor], Sequence[int]]) -> None:
-    """Refuse outputs of the wrong shape, and those of a sample that depend on the others of its batch.
+    """Refuse outputs of the wrong shape, and outputs of a sample that depend on other samples of its batch.
 
     Args:
         what, module: as for :func:`check_forward`.
-        x: ``[B, ...]``, B from 2 on.
-        shape: of the output for an input.
+        x: ``[B, ...]``, B at least 2.
+        shape: expected shape of the output for an input.
     """
     swapped = x.clone()
     swapped[1:] = unlike(x[1:])
@@ -274,7 +280,7 @@ def check_samples(what: str, module: nn.Module, x: Tensor, shape: Callable[[Tens
 
 
 def check_shape(what: str, out: Tensor, x: Tensor, shape: Callable[[Tensor], Sequence[int]]) -> None:
-    """Refuse an output ``[B, ...]`` of another shape than an input's should have."""
+    """Refuse an output ``[B, ...]`` whose shape is not the expected one."""
     if list(out.shape) != list(shape(x)):
         raise ValueError(f"{what}: on {list(x.shape)} it must return {list(shape(x))}, got {list(out.shape)}")
 
@@ -282,13 +288,13 @@ def check_shape(what: str, out: Tensor, x: Tensor, shape: Callable[[Tensor], Seq
 def _check_apart(what: str, module: nn.Module, out: Tensor, other: Tensor, tolerance: float, when: str) -> None:
     if differ(out, other, tolerance):
         raise ValueError(
-            f"{what}: what comes out for a sample changes by up to {distance(out, other):.3g} {when}: let samples not "
+            f"{what}: the output for a sample changes by up to {distance(out, other):.3g} {when}: let samples not "
             f"see each other{_because(module)}"
         )
 
 
 def unlike(x: Tensor) -> Tensor:
-    """Other samples of the same kind: numbers mirrored within their range, token ids that are known to be valid."""
+    """Make different samples of the same kind: numbers mirrored within their range, token ids known to be valid."""
     if not x.is_floating_point():
         return torch.where(x > 0, x - 1, x.max().clamp(min=1))
     other = x.max() + x.min() - x
@@ -296,11 +302,11 @@ def unlike(x: Tensor) -> Tensor:
 
 
 def gradients(what: str, module: nn.Module, x: Tensor, within: nn.Module | None = None) -> dict[str, Tensor]:
-    """Gradients of the trained parameters for a random direction of the output, by name.
+    """Compute gradients of the trained parameters for a random direction of the output, by name.
 
     Args:
         what, module, x: as for :func:`check_forward`.
-        within: what is run, and holds the module; by default the module itself.
+        within: module to run, which contains ``module``; by default ``module`` itself.
 
     Raises:
         ValueError: the backward pass fails, a gradient is not finite, or all are zero.
@@ -319,13 +325,13 @@ def gradients(what: str, module: nn.Module, x: Tensor, within: nn.Module | None 
         count = sum(value.numel() for value in parameters.values())
         raise ValueError(
             f"{what}: the gradient of all {count} trained parameters at birth is 0, so it never learns (a zero before "
-            "a ReLU or a norm is dead for ever)"
+            "a ReLU or a norm gets no gradient)"
         )
     return known
 
 
 def after_a_step(what: str, module: nn.Module, found: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of the module one step later, each parameter moved by :data:`STEP` along its gradient's sign."""
+    """Copy the module after one step, in which each parameter moves by :data:`STEP` along its gradient's sign."""
     with of_the_user(f"{what}: it cannot be copied (copy.deepcopy)"):
         moved = copy.deepcopy(module)
     with torch.no_grad():
@@ -339,19 +345,19 @@ def after_a_step(what: str, module: nn.Module, found: Mapping[str, Tensor]) -> n
 
 
 def same(first: Tensor, second: Tensor) -> bool:
-    """Compare two tensors to the bit, NaN equal to itself."""
+    """Return whether two tensors are equal to the bit, with NaN equal to itself."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     return bool(((first == second) | ((first != first) & (second != second))).all())
 
 
 def differ(out: Tensor, other: Tensor, tolerance: float = SAME_BATCH) -> bool:
-    """Tell whether two outputs differ by more than a share of the first one's largest number."""
+    """Return whether two outputs differ by more than ``tolerance`` times the largest absolute value of the first."""
     return distance(out, other) > tolerance * float(out.abs().max())
 
 
 def distance(first: Tensor, second: Tensor) -> float:
-    """Largest difference; infinite where only one is finite or the shapes differ."""
+    """Return the largest difference between two tensors; infinite if only one is finite or the shapes differ."""
     if first.shape != second.shape or not first.numel():
         return float("inf") if first.shape != second.shape else 0.0
     apart = (first.detach().double() - second.detach().double()).abs()

@@ -1,6 +1,6 @@
-"""Automatic mixed precision: which type forward passes compute in, and whether a device can.
+"""Automatic mixed precision: types of forward passes, and tests whether a device supports them.
 
-Parameters, optimizer state, losses, scores and statistics stay in fp32 whatever the precision.
+Parameters, optimizer state, losses, scores and statistics stay in fp32 in every precision.
 """
 
 from __future__ import annotations
@@ -12,39 +12,38 @@ import torch
 from torch import Tensor, nn
 
 from esper.runtime.devices import device_name
-
-AUTOCAST_DTYPES: dict[str, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Values of ``amp``, and the type that matrix products and convolutions then compute in."""
+from esper.runtime.options import Amp
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
-    """Context in which forward passes compute in ``dtype``; ``None`` changes nothing."""
+    """Return a context in which forward passes compute in ``dtype``; ``None`` changes nothing."""
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 def policy_scaler(device: torch.device, dtype: torch.dtype | None) -> torch.amp.GradScaler | None:
-    """Loss scaler of the policy's optimizer: fp16 alone needs one.
+    """Return the loss scaler of the policy's optimizer, which only fp16 needs.
 
-    Hosts have scales of their own (:mod:`esper.population.scaling`), for one host's overflow is no other's business.
+    Hosts have their own scales (:mod:`esper.population.scaling`), so that one host's overflow does not affect the
+    others.
     """
     return torch.amp.GradScaler(device.type) if dtype is torch.float16 else None
 
 
-def check_amp(amp: str, device: torch.device) -> None:
-    """Refuse a precision that the device does not have.
+def check_amp(amp: Amp, device: torch.device) -> None:
+    """Refuse a precision that the device does not support.
 
     Raises:
-        ValueError: names the value, the device and what works there.
+        ValueError: it is not supported; the message names the precision, the device and the precisions that work there.
     """
     if not supported(amp, device):
-        choices = " or ".join(f"amp={name}" for name in AUTOCAST_DTYPES if name != amp and supported(name, device))
+        choices = " or ".join(f"amp={name}" for name in Amp if name != amp and supported(name, device))
         raise ValueError(f"amp={amp} does not work on this device ({device_name(device)}); use {choices}")
 
 
 @cache
-def supported(amp: str, device: torch.device) -> bool:
-    """Whether the device can train in a precision: found out by training something tiny in it."""
-    dtype = AUTOCAST_DTYPES[amp]
+def supported(amp: Amp, device: torch.device) -> bool:
+    """Return whether the device can train in a precision, by training a tiny network in it."""
+    dtype = amp.dtype
     if dtype is None:
         return True
     if device.type == "cuda" and dtype is torch.bfloat16:
@@ -53,13 +52,13 @@ def supported(amp: str, device: torch.device) -> bool:
                 return False
     try:
         _train_something(device, dtype)
-    except RuntimeError:  # what torch raises where a kernel is missing
+    except RuntimeError:  # torch's errors for a missing kernel
         return False
     return True
 
 
 def _train_something(device: torch.device, dtype: torch.dtype) -> None:
-    """Forward and backward of each kind of layer that hosts and the policy are made of, and the policy's way to act."""
+    """Run forward and backward passes of each kind of layer in hosts and policy, and the policy's acting path."""
     with torch.random.fork_rng(devices=[]):  # initialisation draws, and a check must not move the global generator
         conv, norm = nn.Conv2d(2, 2, 3, padding=1), nn.GroupNorm(1, 2)
         layer_norm, lstm = nn.LayerNorm(4), nn.LSTM(4, 4, batch_first=True)
@@ -67,7 +66,7 @@ def _train_something(device: torch.device, dtype: torch.dtype) -> None:
 
     def forward() -> Tensor:
         features = norm(conv(torch.ones(3, 2, 4, 4, device=device))).flatten(2)  # (3, 2, 16)
-        # Through a LayerNorm, as in the policy: whether a CPU's LSTM works depends on the type that comes out of it.
+        # Through a LayerNorm, as in the policy: a CPU's LSTM works for some output types of it only.
         sequence = layer_norm(torch.bmm(features, torch.ones(3, 16, 4, device=device)))  # (3, 2, 4)
         state = torch.zeros(1, 3, 4, device=device)
         output: Tensor = lstm(sequence, (state, state))[0]

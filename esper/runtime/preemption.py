@@ -1,6 +1,6 @@
-"""Being asked to end: a signal is heeded at the next safe point, and all ranks end at the same one.
+"""Requests to stop: a signal takes effect at the next safe point, and all ranks stop at the same one.
 
-Nothing is imported here that takes long, so that a process can begin by listening.
+Nothing slow is imported here, so that a process can listen from its start.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from esper.runtime.ranks import Ranks
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Requests to end: a scheduler's, Ctrl-C, and a terminal that is closed."""
+"""Signals that request a stop: from a scheduler, Ctrl-C, and a closed terminal."""
 
 
 class Preempted(SystemExit):
-    """A run ends because it was asked to, and can be continued.
+    """A run stops because it was asked to, and can be resumed.
 
     Ends the process with code 128 + the signal's number: 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP.
 
     Attributes:
-        number: of the signal.
+        number: number of the signal.
     """
 
     code: int
@@ -36,12 +36,12 @@ class Preempted(SystemExit):
 
 
 def heard() -> tuple[signal.Signals, ...]:
-    """Those of the requests to which this process listens: after ``nohup`` it outlives its terminal."""
+    """Return the signals to which this process listens; under ``nohup`` it ignores the closing of its terminal."""
     return tuple(number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
 
 def leave_on_request() -> None:
-    """End this process at once, without a word, when it is asked to: as long as it has nothing to lose."""
+    """End this process silently at once on a request to stop, for the time in which it has nothing to lose."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         os._exit(128 + number)
@@ -51,9 +51,9 @@ def leave_on_request() -> None:
 
 
 class StopSignals:
-    """While entered, a request to end raises :class:`Preempted`, at once or, inside :meth:`deferred`, when it suits.
+    """Context in which a request to stop raises :class:`Preempted`, at once or at the end of :meth:`deferred`.
 
-    In another thread than the main one it hears nothing: whoever started the thread ends it.
+    Outside the main thread it receives nothing: the thread's owner has to end it.
 
     Attributes:
         requested: number of the signal that :meth:`deferred` holds back, 0 for none.
@@ -67,7 +67,7 @@ class StopSignals:
 
     @contextmanager
     def deferred(self, pass_on: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """The first signal inside is only noted; a second one is not held back. What was noted is raised at the end.
+        """Hold the first signal back until the end of the block; a second one takes effect at once.
 
         Args:
             pass_on: called at once for the first signal.
@@ -101,13 +101,13 @@ class StopSignals:
 
 
 class Vote:
-    """Whether to end, decided by all ranks together: each asks at the same points and gets the same answers.
+    """Vote of all ranks on whether to stop: each asks at the same points and gets the same answers.
 
     An answer comes one point late, so that no rank waits for the slowest at every step.
 
     Args:
-        ranks: who votes.
-        signals: what this rank has heard.
+        ranks: the voters.
+        signals: signals received by this rank.
     """
 
     def __init__(self, ranks: Ranks, signals: StopSignals) -> None:
@@ -115,14 +115,18 @@ class Vote:
         self._outstanding: Callable[[], int] | None = None
 
     def ask(self) -> int:
-        """Number of the signal to end for, 0 to go on. Alone, the answer is the present one."""
+        """Return the number of the signal to stop for, 0 to continue. With a single rank, the answer is the present
+        one.
+        """
         if self._ranks.size == 1:
             return self._signals.requested
         before, self._outstanding = self._outstanding, self._ranks.start_max(self._signals.requested)
         return 0 if before is None else before()
 
     def settle(self) -> int:
-        """The present answer, with nothing outstanding: for points where the ranks wait for one another anyway."""
+        """Return the present answer and leave nothing outstanding, for points at which the ranks wait for one another
+        anyway.
+        """
         late = self.ask()
         now = 0 if self._outstanding is None else self._outstanding()
         self._outstanding = None

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("esper", "torch", "numpy", "hydra-core", "omegaconf", "scikit-learn", "matplotlib", "rich")
+import esper
+
+PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "scikit-learn", "matplotlib", "rich")
 
 
 def environment_info(device: str = "cpu") -> dict[str, Any]:
@@ -25,7 +27,11 @@ def environment_info(device: str = "cpu") -> dict[str, Any]:
     return {
         "git_sha": sha,
         "git_dirty": dirty,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": {
+            "python": platform.python_version(),
+            "esper": esper.__version__,
+            **{name: _version(name) for name in PACKAGES},
+        },
         "platform": platform.platform(),
         "device": device,
         "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
@@ -43,7 +49,7 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> tuple[str | None, bool | None]:
-    # A wheel inside somebody else's checkout must not report their commit: this very file has to be tracked.
+    # A wheel inside another project's checkout must not report its commit, so this very file must be tracked.
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None, None
     sha, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")

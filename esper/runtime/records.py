@@ -1,4 +1,4 @@
-"""JSON-safe records: how events, metrics and results are written to files."""
+"""JSON-safe records, the form in which events, metrics and results are written to files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Metrics: TypeAlias = Mapping[str, float | None]
-"""Metric name to number. ``None`` means "not measured", which is not zero."""
+"""Number by metric name. ``None`` means "not measured", which is not zero."""
 
 TIME_PREFIX = "time/"
 TIME_KEYS: frozenset[str] = frozenset({"charts/SPS"})
 
 
 def json_safe(value: object) -> Any:
-    """Plain JSON types of a value: NaN and infinities become ``None``, enums their name, dataclasses dicts.
+    """Convert a value to plain JSON types: NaN and infinities become ``None``, enums their name, dataclasses dicts.
 
     Raises:
-        TypeError: the value is of a type with no obvious record, such as a tensor.
+        TypeError: a type without an obvious record, such as a tensor.
     """
     if isinstance(value, Enum):
         return value.name
@@ -41,7 +41,7 @@ def json_safe(value: object) -> Any:
 
 
 def without_times(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A metrics record without what depends on the clock: ``time/...`` and ``charts/SPS``.
+    """Remove the values that depend on the clock from a metrics record: ``time/...`` and ``charts/SPS``.
 
     Two runs of one configuration and seed have equal ``metrics.jsonl`` after this.
     """
@@ -49,9 +49,9 @@ def without_times(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Records of a JSONL file.
+    """Read the records of a JSONL file.
 
-    A last line without a newline is what a killed process leaves behind, and is left out.
+    A last line without a newline, which a killed process leaves behind, is skipped.
 
     Raises:
         ValueError: a complete line is not a JSON object; names the file and the line.

@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves behind, and the state it is in.
+"""The run folder: files of a run, and the state that it is in.
 
 * ``config.yaml``: the effective configuration.
 * ``metrics.jsonl``: one line per iteration; ``events.jsonl``: lifecycle, gates, anomalies.
@@ -23,19 +23,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from esper.runtime.files import is_at, try_lock, write_atomic
+from esper.runtime.placement import PeerLost
 from esper.runtime.preemption import Preempted
-from esper.runtime.ranks import PeerLost
 from esper.runtime.records import json_safe
 
 LOCK_SECONDS = 5.0
-"""Longest wait for a folder whose last writer is just ending."""
+"""Longest wait in seconds for a folder whose last writer is just ending."""
+
+CHOOSE = ": choose a folder where you may write"
 
 HALF_WRITTEN = ".*.tmp"
-"""What a process that is killed while it writes a file leaves beside it."""
+"""Pattern of temporary files that a process leaves behind if it is killed while writing."""
 
 
 class RunState(StrEnum):
-    """How far a run got."""
+    """State of a run."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -44,9 +46,9 @@ class RunState(StrEnum):
 
 
 class RunCondition(StrEnum):
-    """What can be done with a folder, whatever its status file still says.
+    """Possible use of a folder, derived from more than its status file.
 
-    A run that was killed has no chance to say so: ``interrupted`` is preempted, or said to be running by nobody.
+    A killed run cannot update its status: ``interrupted`` means preempted, or marked as running without a process.
     """
 
     EMPTY = "empty"
@@ -57,67 +59,91 @@ class RunCondition(StrEnum):
 
 
 class RunFolderError(ValueError):
-    """A run folder cannot be used. The message names the path and what to do."""
+    """A run folder cannot be used. The message names the path and the remedy."""
 
 
 def final_state(error: BaseException | None) -> RunState:
-    """The state of a run that ended with this exception, or with none. An interrupt is a preemption."""
+    """Return the final state of a run that ended with this exception, or with none. An interrupt is a preemption."""
     if error is None:
         return RunState.FINISHED
     return RunState.PREEMPTED if isinstance(error, KeyboardInterrupt | Preempted) else RunState.FAILED
 
 
+class _Part:
+    """Descriptor for the path of a file or folder within a run folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths of one run."""
+    """Paths of one run, and operations on its folder."""
 
     path: Path
+
+    config = _Part("config.yaml")
+    metrics, events = _Part("metrics.jsonl"), _Part("events.jsonl")
+    status_file, result = _Part("status.json"), _Part("result.json")
+    checkpoints, plots = _Part("checkpoints"), _Part("plots")
+    last_checkpoint = _Part("checkpoints/last.pt")
+    """Checkpoint that an interrupted run resumes from."""
+    grown = _Part("grown")
+    """Networks of held-out hosts, one file each, if the run keeps any."""
+    lock_file = _Part(".lock")
+    """Lock held by the process that writes."""
 
     @classmethod
     def create(cls, path: Path | str, config_yaml: str, *, checkpoints: bool = True) -> RunFolder:
         """Claim a folder for a new run and save its configuration there.
 
-        A folder that exists is fine (Hydra makes it beforehand) as long as no run is in it.
+        The folder may exist (Hydra makes it beforehand) as long as it holds no run.
 
         Args:
             path: the folder.
             config_yaml: configuration of the run.
-            checkpoints: whether it will have any; an evaluation has none.
+            checkpoints: make a folder for checkpoints; an evaluation has none.
 
         Raises:
             RunFolderError: the folder already holds a run, or cannot be made or written.
         """
         folder = cls(Path(path))
         leftovers: list[str] = []
-        try:
-            leftovers = [path.name for path in (folder.metrics, folder.status_file, folder.result) if path.exists()]
-            if leftovers:
-                raise FileExistsError
-            folder.plots.mkdir(parents=True, exist_ok=True)
-            if checkpoints:
-                folder.checkpoints.mkdir(exist_ok=True)
-            # "x" fails if the file is there, so that of two runs started at once on one folder only one goes on.
-            with folder.config.open("x", encoding="utf-8") as file, _unmade(folder.config):
-                file.write(config_yaml)
-                file.flush()
-        except OSError as error:
-            if isinstance(error, FileExistsError) and folder.path.is_dir():
+        with folder._writing(CHOOSE):
+            try:
+                leftovers = [path.name for path in (folder.metrics, folder.status_file, folder.result) if path.exists()]
+                if leftovers:
+                    raise FileExistsError
+                folder.plots.mkdir(parents=True, exist_ok=True)
+                if checkpoints:
+                    folder.checkpoints.mkdir(exist_ok=True)
+                # "x" fails if the file exists, so that of two runs started at once on one folder only one continues.
+                file = folder.config.open("x", encoding="utf-8")
+            except FileExistsError:
+                if not folder.path.is_dir():
+                    raise
                 found = ", ".join(leftovers) or folder.config.name
                 raise RunFolderError(
                     f"run folder {folder.path} already holds a run ({found}): choose another folder or remove it"
                 ) from None
-            raise RunFolderError(
-                f"run folder {folder.path} cannot be written ({error.strerror or error}): "
-                "choose a folder where you may write"
-            ) from None
+            try:
+                with file:
+                    file.write(config_yaml)
+            except BaseException:  # nothing half-written
+                folder.config.unlink()
+                raise
         return folder
 
     def reopen(self, config_yaml: str, positions: Mapping[str, int]) -> None:
-        """Take a folder up again: forget what was written after a checkpoint, and a result of fewer iterations.
+        """Reopen a folder to resume its run: remove lines written after the checkpoint, and a result of fewer
+        iterations.
 
         Args:
             config_yaml: configuration of the run from now on.
-            positions: bytes of each JSONL file that the checkpoint knows of, by name; 0 for one that is left out.
+            positions: length in bytes of each JSONL file at the checkpoint, by name; 0 for a missing one.
 
         Raises:
             RunFolderError: a file is shorter than the checkpoint says, or cannot be written.
@@ -130,7 +156,7 @@ class RunFolder:
                     f"{path} has {there} bytes, but its checkpoint was written after {size}: it was cut or replaced, "
                     "so the run cannot be continued"
                 )
-        try:
+        with self._writing():
             self.checkpoints.mkdir(exist_ok=True)
             self.plots.mkdir(exist_ok=True)
             for path, size in files:
@@ -140,25 +166,23 @@ class RunFolder:
                 half.unlink()
             self.result.unlink(missing_ok=True)
             write_atomic(self.config, config_yaml)
-        except OSError as error:
-            raise RunFolderError(f"run folder {self.path} cannot be written ({error.strerror or error})") from None
 
     def positions(self) -> dict[str, int]:
-        """Bytes of each JSONL file now, by name: what :meth:`reopen` goes back to."""
+        """Return the current length in bytes of each JSONL file, by name, for :meth:`reopen`."""
         return {path.name: path.stat().st_size for path in (self.metrics, self.events) if path.exists()}
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only process that writes here; the system lets go of it when the process ends, however it ends.
+        """Be the only process that writes here; the system releases the lock however the process ends.
 
-        A folder in which no run has begun until then is removed.
+        A folder in which no run has started by the end is removed.
 
         Raises:
-            RunFolderError: another process is at work here, or the folder cannot be made.
+            RunFolderError: another process is using it, or the folder cannot be made.
         """
         deadline = time.monotonic() + LOCK_SECONDS
         file = self._open_lock()
-        # What was locked must still be in the folder: its last holder may have removed it with the folder.
+        # The locked file must still be in the folder: its last holder may have removed both.
         while not (try_lock(file) and is_at(file, self.lock_file)):
             file.close()
             if time.monotonic() > deadline:
@@ -169,18 +193,23 @@ class RunFolder:
             yield
 
     def _open_lock(self) -> IO[str]:
-        try:
+        with self._writing(CHOOSE):
             self.path.mkdir(parents=True, exist_ok=True)
             return self.lock_file.open("a", encoding="utf-8")
+
+    @contextlib.contextmanager
+    def _writing(self, remedy: str = "") -> Iterator[None]:
+        """Report an error of the file system in one line with the remedy."""
+        try:
+            yield
         except OSError as error:
             raise RunFolderError(
-                f"run folder {self.path} cannot be written ({error.strerror or error}): "
-                "choose a folder where you may write"
+                f"run folder {self.path} cannot be written ({error.strerror or error}){remedy}"
             ) from None
 
     @contextlib.contextmanager
     def left_if_used(self) -> Iterator[None]:
-        """Remove the folder at the end if no run has begun here, and nothing but this process's lock is in it."""
+        """Remove the folder at the end if no run has started here, and it holds nothing but this process's lock."""
         try:
             yield
         finally:
@@ -190,7 +219,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def condition(self) -> RunCondition:
-        """Whether a run is here, and how it stands, as others than its own process see it."""
+        """Return whether a run is here and in which condition, as seen by other processes."""
         if not self.holds_run:
             return RunCondition.EMPTY
         if self._is_locked():
@@ -203,13 +232,13 @@ class RunFolder:
 
     @property
     def holds_run(self) -> bool:
-        """Whether a run has begun here."""
+        """True if a run has started here."""
         return self.status_file.exists() or self.config.exists()
 
     @property
     def state(self) -> RunState | None:
-        """What the status file says, ``None`` if it says nothing that is a state."""
-        found = self._status().get("state")
+        """State in the status file, ``None`` if there is no valid one."""
+        found = self.read_status().get("state")
         return RunState(found) if found in tuple(RunState) else None
 
     def _is_locked(self) -> bool:
@@ -219,62 +248,17 @@ class RunFolder:
             return not try_lock(file)
         return False
 
-    def _status(self) -> dict[str, Any]:
-        """What the status file says; one that is broken, as by a full disk or a power cut, says nothing."""
+    def read_status(self) -> dict[str, Any]:
+        """Read the status file; return an empty dict for a damaged one, as after a full disk or a power cut."""
         try:
             found = json.loads(self.status_file.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 
-    @property
-    def last_checkpoint(self) -> Path:
-        """What an interrupted run goes on from."""
-        return self.checkpoints / "last.pt"
-
     def kept_checkpoint(self, iteration: int) -> Path:
-        """What stays of an iteration at which one is kept."""
+        """Return the path of the checkpoint kept for an iteration."""
         return self.checkpoints / f"iteration-{iteration:05d}.pt"
-
-    @property
-    def lock_file(self) -> Path:
-        """Held by the process that writes."""
-        return self.path / ".lock"
-
-    @property
-    def config(self) -> Path:
-        """Effective configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        """One line per iteration."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
-        """One line per event."""
-        return self.path / "events.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def plots(self) -> Path:
-        """Folder of PNGs."""
-        return self.path / "plots"
-
-    @property
-    def result(self) -> Path:
-        """Scores and provenance, there once the run has finished."""
-        return self.path / "result.json"
-
-    @property
-    def status_file(self) -> Path:
-        """State of the run."""
-        return self.path / "status.json"
 
     def status(self, state: RunState | str, **extra: object) -> None:
         """Write ``status.json`` atomically: the state, the time (UTC), the process, and ``extra``."""
@@ -289,23 +273,13 @@ class RunFolder:
 
     @property
     def failed_on(self) -> int | None:
-        """The rank that the status says has failed, ``None`` if it says anything else."""
-        status = self._status()
+        """Rank that failed according to the status file, ``None`` if it says anything else."""
+        status = self.read_status()
         return status.get("rank") if status.get("state") == RunState.FAILED else None
 
     def write_result(self, result: Mapping[str, object]) -> None:
         """Write ``result.json`` atomically; NaN and infinities become ``null``."""
         write_atomic(self.result, _pretty(result))
-
-
-@contextlib.contextmanager
-def _unmade(path: Path) -> Iterator[None]:
-    """Remove a file that cannot be written whole."""
-    try:
-        yield
-    except BaseException:
-        path.unlink()
-        raise
 
 
 def _pretty(record: Mapping[str, object]) -> str:
@@ -314,24 +288,23 @@ def _pretty(record: Mapping[str, object]) -> str:
 
 @contextlib.contextmanager
 def run_status(folder: RunFolder, rank: int = 0) -> Iterator[RunFolder]:
-    """Keep ``status.json`` right around a run: running, then finished, failed with a traceback, or preempted.
+    """Update ``status.json`` around a run: running, then finished, failed with a traceback, or preempted.
 
-    Later ranks only report that they failed; a rank that lost another one leaves that one's report as it is.
+    Later ranks only report failures; a rank that lost another one, or is then asked to stop, keeps the other's report.
     """
     if rank == 0:
         folder.status(RunState.RUNNING)
     try:
         yield folder
     except BaseException as error:
-        # What is left once the result is there, such as to show it, is not part of the work.
+        # Work after the result exists, such as printing it, does not count.
         state = RunState.FINISHED if folder.result.exists() else final_state(error)
-        if (rank > 0 and state is not RunState.FAILED) or (
-            isinstance(error, PeerLost) and folder.failed_on is not None
-        ):
+        follows = isinstance(error, PeerLost) or state is RunState.PREEMPTED
+        if (rank > 0 and state is not RunState.FAILED) or (follows and folder.failed_on is not None):
             raise
         extra = {"rank": rank, "traceback": traceback.format_exc()} if state is RunState.FAILED else {}
         try:
-            if folder.state is not state:  # a run that was stopped has said where
+            if folder.state is not state:  # a stopped run has already recorded where
                 folder.status(state, **extra)
         except OSError as unwritten:  # the first error is the one to report
             error.add_note(f"status.json could not be written either ({unwritten})")
@@ -342,11 +315,11 @@ def run_status(folder: RunFolder, rank: int = 0) -> Iterator[RunFolder]:
 
 @contextlib.contextmanager
 def stop_told(folder: RunFolder, tell: Callable[[str], object]) -> Iterator[None]:
-    """Tell which signal stopped the run in a folder, unless it had finished when the signal came.
+    """Report which signal stopped the run in a folder, unless the run had finished before.
 
     Args:
-        folder: of the run.
-        tell: is given the signal's name.
+        folder: folder of the run.
+        tell: function that receives the signal's name.
     """
     try:
         yield

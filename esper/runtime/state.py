@@ -1,8 +1,8 @@
-"""State of components, as checkpoints hold it: nested dictionaries and lists of tensors and plain values, on the CPU.
+"""State of components for checkpoints: nested dictionaries and lists of tensors and plain values, on the CPU.
 
-A component owns its state: it alone says what belongs to it (``state_dict``) and how to take it back
-(``load_state_dict``), after which it goes on as if nothing had happened. Names are those of PyTorch, whose modules,
-optimizers and loss scalers are components too.
+A component owns its state: it alone defines what belongs to it (``state_dict``) and how to restore it
+(``load_state_dict``), after which it continues as if uninterrupted. The names are PyTorch's, whose modules, optimizers
+and loss scalers are components too.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ State: TypeAlias = dict[str, Any]
 
 
 class Stateful(Protocol):
-    """A component with a state."""
+    """Interface of a component whose state checkpoints hold."""
 
     def state_dict(self) -> State:
-        """Everything that the future of this component depends on; shares no memory with it."""
+        """Return the complete state, without sharing memory: a component that restores it continues in the same way."""
 
     def load_state_dict(self, state: State) -> None:
-        """Take a state back."""
+        """Restore a state returned by :meth:`state_dict`."""
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A tensor on the CPU that shares nothing."""
+    """Copy a tensor to the CPU."""
     return tensor.detach().to("cpu", copy=True)
 
 
 def on_cpu(part: Any) -> Any:
-    """A state with every tensor on the CPU; what is there already is shared."""
+    """Move every tensor in a state to the CPU; tensors that are there already are shared."""
     if isinstance(part, Tensor):
         return part.detach().to("cpu")
     if isinstance(part, dict):
@@ -44,7 +44,7 @@ def on_cpu(part: Any) -> Any:
 
 
 def plain_fields(record: object) -> State:
-    """Fields of a flat dataclass by name, tensors copied: as keyword arguments they make an equal record."""
+    """Return the fields of a flat dataclass by name, with copied tensors, as keyword arguments for an equal record."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
     return {name: copied(value) if isinstance(value, Tensor) else value for name, value in values.items()}
 
@@ -53,7 +53,7 @@ class RandomStream:
     """A random generator as a component.
 
     Args:
-        generator: whose draws go on where they were; on the CPU, since every kind of device has its own form of state.
+        generator: the generator, on the CPU, since the form of its state depends on the kind of device.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -61,27 +61,27 @@ class RandomStream:
         self.generator = generator
 
     def state_dict(self) -> State:
-        """Where in its stream it is."""
+        """Return the position in the stream."""
         return {"position": self.generator.get_state()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go back there."""
+        """Restore the position in the stream."""
         self.generator.set_state(state["position"])
 
 
 def states(components: Mapping[str, Stateful]) -> State:
-    """States of several components by name."""
+    """Return the states of several components by name."""
     return {name: component.state_dict() for name, component in components.items()}
 
 
 def restore(components: Mapping[str, Stateful], found: State) -> None:
-    """Give several components their states back, from among those found."""
+    """Restore several components from their states by name."""
     for name, component in components.items():
         component.load_state_dict(found[name])
 
 
 def parts(state: object, path: str = "") -> dict[str, str]:
-    """Every part of a state by its path (``ranks[0].env.over``) and what it is: dtype and shape, length, or type."""
+    """List every part of a state by its path (``ranks[0].env.over``) with its dtype and shape, length, or type."""
     if isinstance(state, dict):
         found = {path: "dict"} if path else {}
         inner = [(f"{path}.{key}" if path else str(key), value) for key, value in state.items()]
@@ -97,7 +97,9 @@ def parts(state: object, path: str = "") -> dict[str, str]:
 
 
 def damage(wanted: Mapping[str, str], state: object) -> str | None:
-    """The first part that a state lacks, or that is not what :func:`parts` once said; ``None`` if it is whole."""
+    """Return the first part that a state lacks, or that differs from what :func:`parts` listed; ``None`` for an intact
+    state.
+    """
     found = parts(state)
     for path, form in wanted.items():
         if path not in found:

@@ -1,7 +1,7 @@
-"""What a process says: never part of its work, so nothing that happens to a terminal, a pipe or a log ends it.
+"""Output to the terminal: not part of a run's work, so no failure of a terminal, a pipe or a log ends it.
 
-:func:`secure` makes standard output and standard error such streams; :func:`console` draws on them. Nothing is imported
-here that takes long, so that a process can begin with it.
+:func:`secure` makes standard output and standard error such streams; :func:`console` draws on them. Nothing slow is
+imported here, so that a process can begin with it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import os
 import select
 import sys
+from enum import StrEnum
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
@@ -37,7 +38,7 @@ PLAIN = {
     "│": "|",
     **dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True)),
 }
-"""What stands for a character that a terminal's encoding does not have; a question mark for any other."""
+"""Replacements for characters that a terminal's encoding lacks; all others become a question mark."""
 
 ERRORS = "esper.plain"
 
@@ -52,21 +53,21 @@ codecs.register_error(ERRORS, _plainly)
 
 
 class _Unfailing(io.FileIO):
-    """A descriptor that takes everything: once it fails, all that comes is thrown away, that of children too.
+    """A descriptor that accepts all output: after a failure it discards everything, including that of child processes.
 
     Attributes:
-        failed: whether it has.
+        failed: true after a failure.
     """
 
     failed = False
 
     def write(self, data: Buffer) -> int:
-        """Write, or throw away. Waits for a full pipe that does not block by itself."""
+        """Write or discard data. Waits for a full pipe in non-blocking mode."""
         view = memoryview(data)
         try:
             while (count := super().write(view)) is None:
                 select.select([], [self], [])
-        # The reader is gone, the disk full, the terminal closed: whatever it is, there is nobody to tell.
+        # The reader is gone, the disk full or the terminal closed, so the error cannot be reported.
         except OSError:
             self.failed = True
             _throw_away(self.fileno())
@@ -82,10 +83,10 @@ def _throw_away(descriptor: int) -> None:
 
 
 def secure() -> None:
-    """Make standard output and error of this process take everything, whatever becomes of what is behind them.
+    """Make standard output and error of this process accept everything, whatever happens to their destination.
 
-    Characters that their encoding does not have are shown by others. A stream that is closed is opened on nothing, so
-    that no file of the run gets its descriptor. Streams that somebody has put in their place are left alone.
+    Characters that their encoding lacks are replaced. A closed stream is opened on the null device, so that no file of
+    the run gets its descriptor. Streams that were replaced by others are left alone.
     """
     for descriptor in STANDARD:
         try:
@@ -113,17 +114,28 @@ def _secured(stream: TextIO | None, original: TextIO | None, descriptor: int) ->
 
 
 def reaches_somebody() -> bool:
-    """Whether nothing yet has kept what is said on standard output from getting where it should."""
+    """Return whether standard output has reached its destination so far."""
     stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return not (isinstance(raw, _Unfailing) and raw.failed)
 
 
+class ConsoleMode(StrEnum):
+    """Form of the terminal output; auto = live in a terminal, plain otherwise."""
+
+    auto = "auto"
+    live = "live"
+    plain = "plain"
+    off = "off"
+
+
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Where to draw. Text is shown as it is: brackets in a path are no markup, and colons around a word no emoji."""
+    """Return a console to draw on. Text is shown literally: brackets in a path are no markup, and colons around a word
+    no emoji.
+    """
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 def say(*lines: str, stderr: bool = False) -> None:
-    """Show lines as they are, however long they are."""
+    """Print lines as they are, without wrapping."""
     console(stderr=stderr).print("\n".join(lines), soft_wrap=True)

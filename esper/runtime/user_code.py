@@ -1,4 +1,4 @@
-"""Running code that is not Esper's: whatever goes wrong in it is said in one line, with the place of its source."""
+"""Execution of users' code, in which any failure is reported in one line with the place in its source."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _NOT_THEIRS = (
     *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]) + os.sep,
 )
-"""How the names of source files begin that are not the user's."""
+"""Prefixes of source file names that do not belong to the user."""
 
 
 class UsersCodeError(ValueError):
-    """What went wrong in a user's own code, in one line; before a run it is a request that cannot be met."""
+    """A failure in a user's own code, in one line. Before a run it is reported like an invalid configuration."""
 
 
 @contextmanager
 def of_the_user(what: str) -> Iterator[None]:
-    """Run a user's own code.
+    """Run a user's own code, and turn every failure into one line.
 
     Args:
-        what: the beginning of the line that says what went wrong: the key that names the code, and what it was to do.
+        what: beginning of the message: the key that names the code, and its task.
 
     Raises:
-        UsersCodeError: it raised anything, or asked to exit. This is not Esper's code: there is no telling what.
+        UsersCodeError: the code raised any exception, or asked to exit.
     """
     try:
         yield
@@ -41,21 +41,22 @@ def of_the_user(what: str) -> Iterator[None]:
 
 
 def blame(what: str, error: BaseException) -> None:
-    """Raise a :class:`UsersCodeError` from what came out of a mix of Esper's code and a user's, if it is the user's.
+    """Raise a :class:`UsersCodeError` for an exception from a mix of Esper's and a user's code, if the user's raised
+    it.
 
-    Costs nothing where nothing fails, unlike :func:`of_the_user`: for what runs many times a second.
+    Costs nothing unless something fails, unlike :func:`of_the_user`: for code that runs many times a second.
     """
     if not isinstance(error, UsersCodeError) and not is_request(error) and place(error) is not None:
         raise UsersCodeError(f"{what}: {in_one_line(error)}") from error
 
 
 def is_request(error: BaseException) -> bool:
-    """Whether it is a request to end, which may come while anything runs."""
+    """Return whether an exception is a request to stop, which may come while anything runs."""
     return isinstance(error, SystemExit) and type(error) is not SystemExit
 
 
 def in_one_line(error: BaseException) -> str:
-    """An exception's type and first line, and the file and line of the user's code, if it came from there."""
+    """Describe an exception by type and first line, with file and line of the user's code if it came from there."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = f"it asks to exit with code {error.code!r}" if isinstance(error, SystemExit) else ""
@@ -65,7 +66,7 @@ def in_one_line(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str | None:
-    """File and line of the user's code in which an exception was raised, ``None`` if it was raised elsewhere."""
+    """Return file and line of the user's code in which an exception was raised, ``None`` if it was raised elsewhere."""
     if isinstance(error, SyntaxError) and error.filename is not None:  # it never ran
         return f"{Path(error.filename).name}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -74,12 +75,12 @@ def place(error: BaseException) -> str | None:
 
 
 def is_ours(function: Callable[..., object]) -> bool:
-    """Whether a function or a class is Esper's own, whose refusals are in one line already."""
+    """Return whether a function or class belongs to Esper, whose errors are in one line already."""
     return str(getattr(function, "__module__", "")).startswith("esper.")
 
 
 def named(function: Callable[..., object]) -> str:
-    """A function by its module and name."""
+    """Return a function's module and name."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -1,4 +1,4 @@
-"""Augmentation of images: each host's own, batched on the device where the images are.
+"""Augmentation of images, different for each host, batched on the device of the images.
 
 Axis legend: E = environments, B = samples of one host's minibatch, C = channels, H = W = side of the square images.
 """
@@ -15,11 +15,11 @@ from esper.runtime.rng import generator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation:
-    """How training images are changed; val and test never are.
+    """Random changes of training images; val and test images stay unchanged.
 
     Attributes:
-        crop: pixels by which an image may move up, down, left or right; what enters is its mirror image. 0 is off.
-        flip: mirror every other image, left to right.
+        crop: pixels by which an image may move up, down, left or right, filled with its mirror image. 0 is off.
+        flip: mirror images left to right with probability one half.
         cutout: side of a square, centred anywhere, that is blanked to the mean colour. 0 is off.
     """
 
@@ -29,13 +29,14 @@ class Augmentation:
 
     @property
     def active(self) -> bool:
-        """Whether anything is changed."""
+        """True if any augmentation is on."""
         return bool(self.crop or self.flip or self.cutout)
 
     def draw(self, count: int, image_size: int, *seed_parts: int | str) -> Tensor:
-        """What happens to ``count`` images, ``int64 [count, 5]``: shift down and right, mirrored, centre of the square.
+        """Draw the augmentation of ``count`` images, ``int64 [count, 5]``: shift down and right, mirrored, centre of
+        the square.
 
-        Drawn on the CPU from a stream of its own, so the same on every device.
+        Drawn on the CPU with an independent generator, so equal on every device.
         """
         stream = generator("augmentation", *seed_parts)
         shift = torch.randint(-self.crop, self.crop + 1, (count, 2), generator=stream)
@@ -44,15 +45,15 @@ class Augmentation:
         return torch.cat([shift, mirrored, centre], dim=1)
 
     def take(self, images: Tensor, index: Tensor, draws: Tensor) -> Tensor:
-        """Gather images, moved and mirrored: one indexing for all of it.
+        """Gather shifted and mirrored images with a single indexing operation.
 
         Args:
-            images: ``[N, C, H, W]``, as they are stored.
+            images: ``[N, C, H, W]``, as stored.
             index: ``int64 [E, B]``.
-            draws: ``int64 [E, B, 5]`` of :meth:`draw`.
+            draws: ``int64 [E, B, 5]``, result of :meth:`draw`.
 
         Returns:
-            ``[E, B, C, H, W]``, as they are stored.
+            ``[E, B, C, H, W]``, in the stored type.
         """
         size = images.shape[-1]
         at = torch.arange(size, device=images.device)
@@ -64,19 +65,24 @@ class Augmentation:
         return taken.permute(0, 1, 4, 2, 3)  # (E, B, H, W, C) in memory: channels last
 
     def blank(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Blank the squares of standardised images ``[E, B, C, H, W]``, whose mean colour is 0."""
+        """Set a square of each image to 0, the mean colour, unless cutout is off.
+
+        Args:
+            images: ``[E, B, C, H, W]``, standardised.
+            draws: ``int64 [E, B, 5]``, result of :meth:`draw`.
+
+        Returns:
+            The images, in the same type and memory layout.
+        """
         if not self.cutout:
             return images
         at = torch.arange(images.shape[-1], device=images.device)
         offset = at - draws[..., 3:5, None] + self.cutout // 2  # (E, B, 2, H)
         inside = (offset >= 0) & (offset < self.cutout)
         square = inside[..., 0, :, None] & inside[..., 1, None, :]  # (E, B, H, W)
-        return images * ~square.unsqueeze(-3)  # unlike masked_fill, a product keeps the images' layout
-
-
-NO_AUGMENTATION = Augmentation()
+        return images * ~square.unsqueeze(-3)  # unlike masked_fill, a product keeps the images' memory layout
 
 
 def _mirrored_in(position: Tensor, size: int) -> Tensor:
-    """Positions beyond an edge, reflected at its pixel."""
+    """Reflect positions beyond an edge at the edge pixel."""
     return (size - 1) - ((size - 1) - position.abs()).abs()

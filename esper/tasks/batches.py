@@ -1,32 +1,72 @@
-"""Minibatches of all hosts at once, gathered on the device from samples that they share.
+"""Minibatches of all hosts at once, gathered on the device from shared samples.
 
-Axis legend: E = environments, B = samples of one host's minibatch, N = samples.
+Axis legend: E = environments, B = samples of one host's minibatch, N = samples, K = draws of an augmentation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Prepare = Callable[[Tensor], Tensor]
-"""Inputs as hosts read them, from inputs as they are stored; any leading axes."""
+from esper.tasks.augment import Augmentation
 
-Take = Callable[[Tensor, Tensor], Tensor]
-"""Inputs as hosts read them ``[E, B, ...]``, from those that are stored ``[N, ...]`` and a batch of them: ``int64
-[E, B]`` says which; ``[E, B, 1 + K]`` says which, and what becomes of each."""
+Prepare = Callable[[Tensor], Tensor]
+"""Function that converts stored inputs, with any leading axes, to the inputs of hosts."""
 
 
 def as_stored(inputs: Tensor) -> Tensor:
-    """Inputs that need no preparation."""
+    """Return inputs unchanged, for data that needs no preparation."""
     return inputs
 
 
-def take_inputs(inputs: Tensor, index: Tensor) -> Tensor:
-    """``inputs[index]`` by the one kernel that copies whole samples: several times faster than a general gather.
+@dataclass(frozen=True, slots=True)
+class TrainingSamples:
+    """Samples that all hosts train on, and gathering of each host's minibatch.
 
-    It needs them in one piece each; the result has the layout of ``inputs``.
+    Attributes:
+        inputs: ``[N, ...]``, as stored.
+        targets: ``[N, ...]``, or ``[E, N, ...]`` if ``own_targets``.
+        own_targets: true if every host has its own targets.
+        prepare: function that converts stored inputs to the inputs of hosts.
+        augmentation: augmentation of images; ``None`` if images are not augmented.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    own_targets: bool = False
+    prepare: Prepare = as_stored
+    augmentation: Augmentation | None = None
+
+    def batch(self, index: Tensor, hosts: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Gather a minibatch of each host.
+
+        Args:
+            index: sample indices ``int64 [E, B]``; with an augmentation ``[E, B, 1 + K]``, including its K draws per
+                sample.
+            hosts: slice of the environments that these rows belong to.
+
+        Returns:
+            Inputs ``[E, B, ...]`` and targets ``int64 [E, B, ...]``.
+        """
+        if self.augmentation is None:
+            samples = index
+            x = self.prepare(take_inputs(self.inputs, samples))
+        else:
+            samples, draws = index[..., 0], index[..., 1:]
+            x = self.augmentation.blank(self.prepare(self.augmentation.take(self.inputs, samples, draws)), draws)
+        if not self.own_targets:
+            return x, self.targets[samples].long()
+        environments = torch.arange(len(samples), device=samples.device)[:, None]
+        return x, self.targets[hosts][environments, samples].long()
+
+
+def take_inputs(inputs: Tensor, index: Tensor) -> Tensor:
+    """Gather ``inputs[index]`` with the kernel that copies whole samples, several times faster than a general gather.
+
+    Needs contiguous samples; the result has the layout of ``inputs``.
 
     Args:
         inputs: ``[N, ...]``.
@@ -40,25 +80,3 @@ def take_inputs(inputs: Tensor, index: Tensor) -> Tensor:
     else:
         taken = inputs.index_select(0, index.flatten())
     return taken.view(*index.shape, *inputs.shape[1:])
-
-
-def take_targets(targets: Tensor, index: Tensor, *, own: bool) -> Tensor:
-    """Targets of each host's own samples.
-
-    Args:
-        targets: ``[N, ...]``, or ``[E, N, ...]`` if ``own``: hosts are told different ones.
-        index: a batch, ``int64 [E, B]`` or ``[E, B, 1 + K]``.
-
-    Returns:
-        ``int64 [E, B, ...]``.
-    """
-    index = index if index.dim() == 2 else index[..., 0]
-    if not own:
-        return targets[index].long()
-    environments = torch.arange(len(index), device=index.device)[:, None]
-    return targets[environments, index].long()
-
-
-def told_apart(inputs: Tensor, targets: Tensor) -> bool:
-    """Whether targets are ``[E, N, ...]``, each host's own, and not ``[N, ...]`` for all of these inputs."""
-    return targets.dim() > (inputs.dim() if inputs.dim() == 2 else 1)

@@ -1,4 +1,4 @@
-"""Byte-pair encodings: trained on a text, kept in the user's cache, trained again where that has none."""
+"""Byte-pair encodings, trained on a text and stored in the user's cache."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 START_TOKEN = "<|start|>"
-"""The first of the vocabulary: stands before a text and is in none."""
+"""First token of the vocabulary, placed before a text and never part of one."""
 
 PIECE = 1 << 20
-"""Characters that are encoded at once."""
+"""Number of characters to encode at once."""
 
 
 def trained_encoding(name: str, text: bytes, vocab_size: int) -> Tokenizer:
-    """An encoding whose tokens are bytes and the pairs that the text has most of; any text can be encoded.
+    """Return an encoding of bytes and the most frequent pairs in a text, from the cache or newly trained; it encodes
+    any text.
 
     Args:
-        name: of the task, for the file in the cache.
-        text: what it is trained on.
-        vocab_size: tokens, at most: 256 bytes, the start, and pairs.
+        name: name of the task, for the file in the cache.
+        text: training text.
+        vocab_size: largest number of tokens: 256 bytes, the start token, and pairs.
 
     Raises:
-        ValueError: the library is not there, or the cache cannot be written.
+        ValueError: the library is not installed, or the cache cannot be written.
     """
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError:
         raise ValueError(
-            f"task.vocab_size={vocab_size} needs the package tokenizers: pip install 'esper[text]', or leave it null "
+            f"task.vocab_size={vocab_size} needs the package tokenizers: pip install '.[text]', or leave it null "
             "for bytes"
         ) from None
     path = cache_dir() / "encodings" / f"{name}-{vocab_size}-{zlib.crc32(text):08x}.json"
@@ -65,13 +66,13 @@ def trained_encoding(name: str, text: bytes, vocab_size: int) -> Tokenizer:
 
 
 def encode(encoding: Tokenizer, text: bytes) -> Tensor:
-    """Tokens ``int64 [L]`` of a text."""
+    """Encode a text as tokens ``int64 [L]``."""
     found = encoding.encode_batch(_pieces(text), add_special_tokens=False)
     return torch.tensor([token for piece in found for token in piece.ids])
 
 
 def _pieces(text: bytes) -> list[str]:
-    """The text in pieces that end with a line, so that none is too large to encode."""
+    """Divide the text at line ends into pieces small enough to encode."""
     lines = re.split(r"(?<=\n)", text.decode(errors="replace"))
     pieces, size = [[""]], 0
     for line in lines:

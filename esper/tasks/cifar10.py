@@ -31,18 +31,18 @@ DAMAGED = (
     *(OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError, IndexError),
     *(AttributeError, MemoryError),
 )
-"""What reading a pickle with wrong bytes in it may raise: an object of another kind, a length of exabytes."""
+"""Exceptions from reading a damaged pickle, such as an object of another kind or an excessive length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One of the archives that hold the same images.
+    """Layout of one of the two published archives, Python or binary, which hold the same images.
 
     Attributes:
-        source: the archive.
-        folder: what it unpacks to.
-        train, test: files in there.
-        censuses: by what the training and the test images are known.
+        source: published archive.
+        folder: folder in the archive that holds its files.
+        train, test: names of the files with training and test images.
+        censuses: statistics that identify the training and the test images.
     """
 
     source: Source
@@ -56,7 +56,7 @@ CENSUSES = (
     Census(count=50_000, per_class=(5_000,) * NUM_CLASSES, sums=(6_415_714_204, 6_295_060_180, 5_829_907_619)),
     Census(count=10_000, per_class=(1_000,) * NUM_CLASSES, sums=(1_290_492_328, 1_266_775_083, 1_176_108_223)),
 )
-"""The channels' means, which many have published, are these sums over the number of pixels, exactly."""
+"""Published statistics of the training and test images; pixel sums follow exactly from the known channel means."""
 
 
 PYTHON = Layout(
@@ -76,10 +76,10 @@ BINARY = Layout(
 
 
 def load(options: TaskOptions) -> TaskData:
-    """From an unpacked folder, else from an archive, of either layout; else the python archive is downloaded.
+    """Load CIFAR-10 from an unpacked folder or an archive, of either layout; otherwise download the python archive.
 
     Raises:
-        DataError: a file is damaged, cannot be had, or holds other images.
+        DataError: a file is damaged, cannot be obtained, or holds other images.
     """
     layout, folder = _find(options)
     parts = [_read(folder / name) for name in layout.train]
@@ -110,7 +110,7 @@ def _unpack(layout: Layout, archive: Path, options: TaskOptions) -> Path:
 
 
 def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images ``uint8 [N, 3, 32, 32]`` and labels ``int64 [N]`` of one file."""
+    """Read images ``uint8 [N, 3, 32, 32]`` and labels ``int64 [N]`` from one file."""
     try:
         rows, labels = _read_binary(path) if path.suffix == ".bin" else _read_python(path)
         images = torch.from_numpy(np.asarray(rows, dtype=np.uint8).reshape(len(labels), *IMAGE_SHAPE).copy())
@@ -123,16 +123,16 @@ def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _read_binary(path: Path) -> tuple[Any, Any]:
-    """Rows of a label and an image."""
+    """Read a binary file, whose rows are a label and an image."""
     content = np.fromfile(path, np.uint8)
     if not len(content) or len(content) % (1 + IMAGE_BYTES):
-        raise ValueError(f"{len(content)} bytes are no whole number of images")
+        raise ValueError(f"{len(content)} bytes are not a whole number of images")
     rows = content.reshape(-1, 1 + IMAGE_BYTES)
     return rows[:, 1:], rows[:, 0]
 
 
 def _read_python(path: Path) -> tuple[Any, Any]:
-    """A pickled dictionary, written by Python 2: keys are bytes."""
+    """Read a dictionary pickled by Python 2, whose keys are bytes."""
     with path.open("rb") as file:
         batch = ArrayUnpickler(file, encoding="bytes").load()
     return batch[b"data"], batch[b"labels"]
@@ -147,10 +147,10 @@ ALLOWED_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray")
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Reads plain values and NumPy arrays, and nothing else: a pickle could otherwise run any code."""
+    """Unpickler for plain values and NumPy arrays only, because a pickle could otherwise run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What the format needs: arrays.
+        """Return the classes and functions needed for arrays.
 
         Raises:
             UnpicklingError: for anything else.

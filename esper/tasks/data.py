@@ -1,4 +1,4 @@
-"""Data in memory, of images or of text: three disjoint splits on one device, stored small and prepared as needed.
+"""Image and text data in memory: three disjoint splits on one device, stored compactly and prepared on use.
 
 Axis legend: N = samples, C = channels, H = W = side of the square images, T = tokens in a window of text.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 Kind = Literal["images", "tokens"]
 
 IGNORED = -100
-"""A target that does not count: it fills up the last window of a text."""
+"""Target that does not count; it pads the last window of a text."""
 
 IMAGE_DTYPES = (torch.uint8, torch.float32)
 TOKEN_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -24,12 +24,12 @@ TOKEN_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Samples and what hosts are to say about them, as they are stored.
+    """Stored samples and their targets.
 
     Images: inputs ``uint8`` (pixels) or ``float32`` (standardised) ``[N, C, H, W]``, targets ``int64 [N]``, classes.
-    Text: inputs ``[N, T]``, windows of tokens, and targets ``[N, T]``, the tokens that come next or :data:`IGNORED`;
-    both of one of :data:`TOKEN_DTYPES`. ``bytes_per_token`` is an average over the split's text, which makes losses of
-    different vocabularies comparable: an encoding trained on one split fits others less well.
+    Text: inputs ``[N, T]``, windows of tokens, and targets ``[N, T]``, the next tokens or :data:`IGNORED`; both of one
+    of :data:`TOKEN_DTYPES`. ``bytes_per_token`` is an average over the split's own text, because an encoding compresses
+    its training text best; it makes losses of different vocabularies comparable.
 
     Raises:
         ValueError: wrong dtype or shape, different lengths, no samples, or a window without any target.
@@ -47,28 +47,28 @@ class Split:
 
     @property
     def kind(self) -> Kind:
-        """What the samples are."""
+        """Kind of the samples, images or tokens."""
         return "tokens" if self.inputs.dim() == 2 else "images"
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def num_targets(self) -> Tensor:
-        """How many targets of each sample count, ``int64 [N]``: its weight in a mean over all targets."""
+        """Number of targets of each sample that count, ``int64 [N]``: its weight in a mean over all targets."""
         if self.kind == "images":
             return torch.ones_like(self.targets)
         return (self.targets != IGNORED).sum(dim=1)
 
     def first(self, count: int) -> Split:
-        """Its first samples, at most ``count``."""
+        """Return the first samples, at most ``count``."""
         return replace(self, inputs=self.inputs[:count], targets=self.targets[:count])
 
     def to(self, device: torch.device | str) -> Split:
-        """The same split on another device."""
+        """Copy the split to another device."""
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def bits_per_byte(self, loss: float) -> float | None:
-        """A loss in nats per token of this split as bits per byte of its text; ``None`` for images."""
+        """Convert a loss in nats per token of this split to bits per byte of its text; ``None`` for images."""
         return loss / math.log(2) / self.bytes_per_token if self.kind == "tokens" else None
 
 
@@ -96,16 +96,16 @@ def _check_tokens(inputs: Tensor, targets: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskData:
-    """What hosts are trained on.
+    """Data of a task: three splits with the properties that they share.
 
     Attributes:
-        train: host training.
-        val: reward and observations.
-        test: final scores only.
-        num_classes: targets are 0 to num_classes - 1; for text the size of the vocabulary. At least 2: who can say but
-            one thing is always right.
+        train: data for training hosts.
+        val: data for reward and observations.
+        test: data for final scores only.
+        num_classes: targets are 0 to num_classes - 1; for text the size of the vocabulary. At least 2: with one class
+            every guess is right.
         version: changes whenever the same name would mean other numbers.
-        mean, std: of the training pixels ``float32 [C, 1, 1]``, for ``uint8`` images; nothing for others.
+        mean, std: statistics of the training pixels, ``float32 [C, 1, 1]``, for ``uint8`` images; ``None`` for others.
 
     Raises:
         ValueError: splits of different kind or shape, fewer than two classes, a target out of range, pixels without
@@ -124,7 +124,7 @@ class TaskData:
     def __post_init__(self) -> None:
         if self.num_classes < 2:
             raise ValueError(
-                f"task {self.name} has num_classes={self.num_classes}: there is nothing to tell apart, nor to learn; a "
+                f"task {self.name} has num_classes={self.num_classes}: there is nothing to learn; a "
                 "task needs at least 2 classes"
             )
         for split_name, split in self.splits().items():
@@ -145,13 +145,13 @@ class TaskData:
         self._check_finite()
 
     def _check_finite(self) -> None:
-        """Refuse numbers that would end every host's first epoch."""
+        """Refuse numbers that are not finite, which would end every host's first epoch."""
         for split_name, split in self.splits().items() if self.train.inputs.is_floating_point() else ():
             broken = (~split.inputs.flatten(1).isfinite()).any(dim=1).nonzero().flatten().tolist()
             if broken:
                 raise ValueError(
                     f"task {self.name}: {len(broken)} of {len(split)} {split_name} images have pixels that are not "
-                    f"finite, the first is number {broken[0]}: leave them out, or mend what makes them"
+                    f"finite, the first is number {broken[0]}: leave them out, or correct their source"
                 )
         if self.mean is None or self.std is None:
             return
@@ -162,30 +162,22 @@ class TaskData:
             )
 
     def splits(self) -> dict[str, Split]:
-        """All three, by name."""
+        """All three splits by name."""
         return {"train": self.train, "val": self.val, "test": self.test}
 
     @property
     def kind(self) -> Kind:
-        """What the samples are."""
+        """Kind of the samples, images or tokens."""
         return self.train.kind
 
     @property
     def in_channels(self) -> int:
-        """Channels of an image.
-
-        Raises:
-            ValueError: the samples are no images.
-        """
+        """Channels of an image; ``ValueError`` of text."""
         return self._image_shape()[0]
 
     @property
     def image_size(self) -> int:
-        """Side of an image, in pixels.
-
-        Raises:
-            ValueError: the samples are no images.
-        """
+        """Side of an image, in pixels; ``ValueError`` of text."""
         return self._image_shape()[1]
 
     def _image_shape(self) -> torch.Size:
@@ -195,11 +187,7 @@ class TaskData:
 
     @property
     def context_length(self) -> int:
-        """Tokens in a window.
-
-        Raises:
-            ValueError: the samples are no text.
-        """
+        """Tokens in a window; ``ValueError`` of images."""
         if self.kind != "tokens":
             raise ValueError(f"task {self.name} has no text but {self.kind}")
         return self.train.inputs.shape[1]
@@ -211,16 +199,16 @@ class TaskData:
 
     @property
     def random_loss(self) -> float:
-        """Cross-entropy, in nats, of that guess."""
+        """Cross-entropy, in nats, of a guess that gives every class the same probability."""
         return math.log(self.num_classes)
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         return self.train.inputs.device
 
     def prepare(self, inputs: Tensor) -> Tensor:
-        """Inputs as hosts read them, from inputs as they are stored, on the device where they are.
+        """Convert stored inputs to the inputs of hosts, on the same device.
 
         Args:
             inputs: samples of any split with any leading axes, ``[..., C, H, W]`` or ``[..., T]``.
@@ -236,11 +224,11 @@ class TaskData:
         return (inputs - self.mean) / self.std  # uint8 minus float32 is float32
 
     def first(self, count: int) -> TaskData:
-        """At most ``count`` samples of each split."""
+        """Return at most ``count`` samples of each split."""
         return replace(self, train=self.train.first(count), val=self.val.first(count), test=self.test.first(count))
 
     def to(self, device: torch.device | str) -> TaskData:
-        """The same data on another device."""
+        """Copy the data to another device."""
         return replace(
             self,
             train=self.train.to(device),
@@ -260,13 +248,13 @@ def split_and_standardise(
     order: Sequence[int],
     sizes: tuple[int, int, int],
 ) -> TaskData:
-    """Cut data into train, val and test, and standardise all three by the training images' statistics.
+    """Divide data into train, val and test, and standardise all three by the training images' statistics.
 
     Args:
         images: ``float [N, C, H, W]``, any scale; each channel gets training mean 0 and standard deviation 1.
         labels: ``int64 [N]``.
         order: a permutation of the samples; the first ``sizes[0]`` train, then val, then test.
-        sizes: of train, val and test; together all samples.
+        sizes: sizes of train, val and test; together all samples.
 
     Raises:
         ValueError: sizes and order do not use every sample once.

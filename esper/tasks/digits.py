@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+from importlib.metadata import distribution
+from pathlib import Path
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from esper.runtime.rng import derive_seed
 from esper.tasks.data import TaskData, split_and_standardise
+from esper.tasks.downloads import DataError
 from esper.tasks.options import TaskOptions
 from esper.tasks.published import digest, require_equal
 
@@ -15,24 +22,40 @@ NUM_VAL = 400
 NUM_TEST = 397
 
 CONTENT = "sha256:f6d9e39f37dc45d327f6db33428ee58970ccceabb2535a5c179de35886b70443"
-"""Of the images in ``float64``, then of the labels in ``int64``, both with the low byte first."""
+"""Hashes of the images in ``float64`` and of the labels in ``int64``, both little-endian."""
+
+FILE = "sklearn/datasets/data/digits.csv.gz"
+"""The digits in scikit-learn's distribution: a row for each image, its 64 pixels and its label."""
+
+REMEDY = "install another version of scikit-learn"
+
+
+def read() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Read images ``[1797, 8, 8]`` and labels ``[1797]``, without importing scikit-learn, which takes as long as torch.
+
+    Raises:
+        DataError: there is no scikit-learn, or it has no such file.
+    """
+    try:
+        with gzip.open(Path(str(distribution("scikit-learn").locate_file(FILE)))) as file:
+            table = np.loadtxt(file, delimiter=",")
+    except (OSError, ImportError) as error:
+        raise DataError(f"task digits: no {FILE} of scikit-learn here ({error}): {REMEDY}") from error
+    return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
 
 
 def load(options: TaskOptions) -> TaskData:
-    """The digits, shuffled once and for all: the split depends on no run's seed.
+    """Load the digits in a fixed random order: the split does not depend on a run's seed.
 
     Raises:
-        DataError: scikit-learn has other digits than it had.
+        DataError: the installed scikit-learn has no digits, or other ones than expected.
         ValueError: ``num_val`` leaves nothing to train on.
     """
-    from sklearn.datasets import load_digits  # takes as long to import as torch, and other tasks have no use for it
-
-    bunch = load_digits()
-    found = digest(bunch.images.astype("<f8").tobytes(), bunch.target.astype("<i8").tobytes())
-    what, remedy = "load_digits() of scikit-learn", "install another version of scikit-learn"
-    require_equal("digits", options, what, found, CONTENT, remedy)
-    images = torch.from_numpy(bunch.images).unsqueeze(1)  # float64 [1797, 1, 8, 8], 0 to 16
-    labels = torch.from_numpy(bunch.target).long()
+    pixels, classes = read()
+    found = digest(pixels.astype("<f8").tobytes(), classes.astype("<i8").tobytes())
+    require_equal("digits", options, f"{FILE} of scikit-learn", found, CONTENT, REMEDY)
+    images = torch.from_numpy(pixels).unsqueeze(1)  # float64 [1797, 1, 8, 8], 0 to 16
+    labels = torch.from_numpy(classes)
     # Sorted by hash, not by a library's shuffle, so that no library's version can move a test image into train.
     order = sorted(range(len(labels)), key=lambda sample: derive_seed("digits", VERSION, sample))
     num_val = options.num_val or NUM_VAL

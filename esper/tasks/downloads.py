@@ -1,8 +1,7 @@
-"""Files of data sets: found on disk, or downloaded once, whole or not at all.
+"""Files of data sets: found on disk, or downloaded once, complete or not at all.
 
-A download goes to a folder of its own under a lock, is checked, and moved to its place in one step: whoever finds a
-file there finds all of it. One that broke off is gone on with by the next process that holds the lock
-(:mod:`esper.tasks.leftover`); anything else that a killed process leaves is removed by it.
+A download goes to a temporary folder under a lock, is checked, and moved to its place atomically, so that a file in its
+place is always complete. The next process that holds the lock removes the remains of a killed one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,31 +20,30 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from esper.runtime.terminal import console, say
-from esper.tasks.leftover import Leftover, ResumingDownloader
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 TIMEOUT = (10.0, 30.0)
-"""Seconds for a server to answer, and between two pieces of a file."""
+"""Seconds to wait for a server to answer, and between two chunks of a file."""
 
 CHUNK = 1 << 16
 
 
 class DataError(ValueError):
-    """Data that is not there or not what it should be. One line: what was expected where, and what to do."""
+    """Missing or wrong data. The message is one line: which file was expected where, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file as it was published.
+    """A published file.
 
     Attributes:
-        name: of the file.
-        url: address of the folder that it is in.
-        size: in bytes.
+        name: name of the file.
+        url: address of its folder.
+        size: size of the file in bytes.
         hash: algorithm and digest, ``md5:<hex>`` or ``sha256:<hex>``.
-        content: ``sha256:<hex>`` of what a compressed file holds, however it is compressed; empty where nobody asks.
+        content: ``sha256:<hex>`` of a compressed file's content, however it is compressed; empty if not needed.
     """
 
     name: str
@@ -59,49 +57,48 @@ class Source:
 
 
 def fetch(task: str, source: Source, folder: Path, url: str | None = None) -> Path:
-    """A published file, downloaded if it is not there yet.
+    """Return the path of a published file, downloading it if necessary.
 
     Args:
-        task: whose file it is, for messages.
+        task: name of the task, for messages.
         source: the file.
-        folder: where it is to be.
+        folder: destination.
         url: address of another folder that has it.
 
     Raises:
-        DataError: it cannot be had. What came of it before the connection broke is kept for the next time.
+        DataError: it cannot be obtained. No partial file remains.
     """
     path = folder / source.name
     with _explained(task, source, folder):
         if path.exists():
             return path
-        with _locked(path) as partial:
+        with _alone(path) as partial:
             if not path.exists():
                 _download(source, f"{(url or source.url).rstrip('/')}/{source.name}", partial)
                 os.replace(partial / source.name, path)
-            shutil.rmtree(partial, ignore_errors=True)
     return path
 
 
 def unpack(task: str, source: Source, archive: Path, top: str, members: Sequence[str], *, verify: bool = True) -> Path:
-    """Members of a tar archive in a folder beside it, unpacked if they are not there yet.
+    """Unpack members of a tar archive into a folder beside it, unless done already; return the folder.
 
-    Only the named members are read, and only their bytes: nothing that an archive says about paths or rights counts.
+    Only the named members are read, and only their bytes: paths and permissions in the archive have no effect.
 
     Args:
-        task, source: whose archive it is, for messages and its hash.
-        archive: where it is.
-        top: folder in the archive, and the one that is made.
+        task, source: name of the task and the archive's source, for messages and its hash.
+        archive: path of the archive.
+        top: folder in the archive, and name of the new folder.
         members: names of the files in it.
-        verify: refuse another archive than the published one.
+        verify: refuse an archive other than the published one.
 
     Raises:
-        DataError: the archive is damaged or is another one. No folder stays.
+        DataError: the archive is damaged or differs. No folder remains.
     """
     folder = archive.parent / top
     with _explained(task, source, archive.parent):
         if folder.exists():
             return folder
-        with _locked(folder) as partial, _emptied(partial):
+        with _alone(folder) as partial:
             if folder.exists():
                 return folder
             if not archive.is_file():
@@ -126,12 +123,12 @@ def _is(path: Path, source: Source) -> bool:
 
 
 class _Refused(Exception):
-    """What is wrong with a file, without the rest of the message."""
+    """A fault of a file, without the rest of the message."""
 
 
 @contextmanager
 def _explained(task: str, source: Source, folder: Path) -> Iterator[None]:
-    """Say in one line what went wrong, what was expected where, and how to provide it."""
+    """Turn an error into one line that names the fault, the expected file and place, and the remedy."""
     try:
         yield
         return
@@ -143,99 +140,63 @@ def _explained(task: str, source: Source, folder: Path) -> Iterator[None]:
     except (tarfile.TarError, zlib.error, EOFError, KeyError) as error:
         problem = _damaged(source, error)
     raise DataError(
-        f"task {task}: {problem}. Expected {source} in {folder}: put it there by hand, or name a folder that has it "
+        f"task {task}: {problem}. Expected {source} in {folder}: put it there yourself, or name a folder that has it "
         "with task.root=<folder>, or a mirror with task.url=<address>"
     )
 
 
 def _damaged(source: Source, error: Exception) -> str:
-    """In one line, of which ``tarfile`` needs several."""
+    """Describe an error of ``tarfile``, which takes several lines, in one line."""
     return f"{source.name} is damaged ({str(error).partition(chr(10))[0].rstrip(':')})"
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[Path]:
-    """The folder to make ``path`` in, while no other process does."""
+def _alone(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to make ``path`` in, under a lock; remove both afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _waited_for(FileLock(path.with_name(f".{path.name}.lock")), path):
-        yield path.with_name(f".{path.name}.partial")
-
-
-@contextmanager
-def _emptied(folder: Path) -> Iterator[None]:
-    """The folder is empty, whatever a killed process left in it, and gone afterwards, unless it was moved."""
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir()
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _waited_for(lock: FileLock, path: Path) -> Iterator[None]:
-    """Hold the lock, and say so if another process has to be waited for."""
+    lock, folder = FileLock(path.with_name(f".{path.name}.lock")), path.with_name(f".{path.name}.partial")
     try:
         lock.acquire(timeout=0)
     except Timeout:
         say(f"waiting for another process that makes {path}", stderr=True)
         lock.acquire()
     try:
-        yield
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process
+        folder.mkdir()
+        yield folder
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # in a shared folder it may be another user's
+            os.unlink(lock.lock_file)  # while it is held: a waiting process notices and makes a new one
         lock.release()
 
 
 def _download(source: Source, url: str, folder: Path) -> None:
-    """Make the file in the folder, from what is there of it and what the server has."""
-    # Imported here: a download needs it, and nothing else should wait for it.
+    """Download the file into the folder."""
+    # Imported here, because only a download needs these slow imports.
+    import pooch
     import requests
 
-    leftover = Leftover(folder)
+    free = shutil.disk_usage(folder).free
+    if free < source.size:
+        raise _Refused(
+            f"{source.name} takes {size_shown(source.size)}, but {folder.parent} has {size_shown(free)} left"
+        )
+    pooch.get_logger().setLevel("WARNING")  # it is reported here, once
     try:
-        leftover.prepare(source.name)
-        _require_room(source, leftover)
-        _retrieve(source, url, leftover)
+        with _progress(source, url) as bar:
+            # Request the stored bytes: some servers would compress them once more.
+            headers = {"Accept-Encoding": "identity"}
+            get = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT, headers=headers)
+            pooch.retrieve(url, source.hash, source.name, folder, downloader=get)
     except requests.RequestException as error:
-        kept = leftover.size()
-        rest = f" after {size_shown(kept)}, with which the next start goes on" if kept else ""
-        raise _Refused(f"{url} {_what_happened(error)}{rest}") from None
+        raise _Refused(f"{url} {_what_happened(error)}") from None
     except ValueError:
         raise _Refused(f"{url} is not the published file: its hash differs") from None
-    except OSError:
-        leftover.drop()  # a full disk is not to be kept full
-        raise
-    finally:
-        if not leftover.size() and not (folder / source.name).exists():
-            leftover.drop()
-
-
-def _require_room(source: Source, leftover: Leftover) -> None:
-    missing, free = source.size - leftover.size(), shutil.disk_usage(leftover.folder).free
-    if free < missing:
-        raise _Refused(
-            f"{source.name} takes {size_shown(missing)}, but {leftover.folder.parent} has {size_shown(free)} left"
-        )
-
-
-def _retrieve(source: Source, url: str, leftover: Leftover) -> None:
-    import pooch
-
-    pooch.get_logger().setLevel("WARNING")  # it is said here, once
-    with _progress(source, url, leftover.size()) as bar:
-        options = {"progressbar": bar, "chunk_size": CHUNK, "timeout": TIMEOUT}
-        downloader = ResumingDownloader(leftover, source.size, bar.begin, **options)
-        try:
-            pooch.retrieve(url, source.hash, source.name, leftover.folder, downloader=downloader)
-        except ValueError:
-            if not downloader.resumed:
-                raise
-            # Perhaps what was kept is not of this file. It is gone now: this starts from the beginning.
-            pooch.retrieve(url, source.hash, source.name, leftover.folder, downloader=downloader)
 
 
 def _what_happened(error: Exception) -> str:
-    """A few words for an error of the network."""
+    """Describe a network error in a few words."""
     import requests
 
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
@@ -243,53 +204,46 @@ def _what_happened(error: Exception) -> str:
     if isinstance(error, requests.Timeout):
         return "does not answer"
     if isinstance(error, requests.HTTPError):
-        return f"cannot be had ({str(error).partition(' for url: ')[0]})"
+        return f"cannot be downloaded ({str(error).partition(' for url: ')[0]})"
     reason: object = error
     while isinstance(reason, Exception) and reason.args and isinstance(reason.args[0], Exception):
         reason = reason.args[0]  # others wrap it
     innermost = str(getattr(reason, "reason", reason)).rpartition(": ")[2]
-    return f"cannot be had ({innermost})"
+    return f"cannot be downloaded ({innermost})"
 
 
 class _Bar:
-    """A download's progress, as pooch reports it."""
+    """Interface of pooch's progress bars."""
 
     def __init__(self, progress: Progress, total: int) -> None:
-        self.total = total  # pooch sets it to what is still to come
-        self._size, self._start = total, 0
+        self.total = total  # pooch sets it
         self._progress, self._task = progress, progress.add_task("", total=total)
-
-    def begin(self, start: int) -> None:
-        """Some bytes are there already."""
-        self._start = start
-        self.reset()
 
     def update(self, count: int) -> None:
         self._progress.update(self._task, advance=count)
 
     def reset(self) -> None:
-        self._progress.reset(self._task, total=self._size, completed=self._start)
+        self._progress.reset(self._task)
 
     def close(self) -> None:
         self._progress.refresh()
 
 
 @contextmanager
-def _progress(source: Source, url: str, kept: int) -> Iterator[_Bar]:
-    """A bar in a terminal; otherwise one line that says what is coming."""
+def _progress(source: Source, url: str) -> Iterator[_Bar]:
+    """Show a progress bar in a terminal; otherwise announce the download in one line."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     on = console(stderr=True)
     if not on.is_terminal:
-        there = f", of which {size_shown(kept)} are there," if kept else ""
-        say(f"downloading {source}{there} from {url}", stderr=True)
+        say(f"downloading {source} from {url}", stderr=True)
     columns = TextColumn(source.name, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=on, disable=not on.is_terminal) as progress:
         yield _Bar(progress, source.size)
 
 
 def size_shown(size: int) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes with a unit."""
     amount = float(size)
     for unit in ("bytes", "KiB", "MiB"):
         if amount < 1024:

@@ -21,7 +21,7 @@ NUM_CLASSES = 10
 NUM_VAL = 5000
 
 SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package ``dataset-fashion-mnist`` puts it."""
+"""Folder of Debian's package ``dataset-fashion-mnist``."""
 
 _URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SOURCES = tuple(
@@ -45,17 +45,17 @@ SOURCES = tuple(
         ),
     )
 )
-"""Images and labels of the training split, then of the test split. Debian compresses the same content otherwise."""
+"""Images and labels of the training split, then of the test split. Debian compresses the same content differently."""
 
 IDX_UBYTE = 8
-"""How an idx file says that its numbers are unsigned bytes."""
+"""Type code of unsigned bytes in an idx file."""
 
 
 def load(options: TaskOptions) -> TaskData:
-    """From the user's folder, else from Debian's, else downloaded; files may be compressed or not.
+    """Load Fashion-MNIST from the user's folder or Debian's, otherwise download it; files may be compressed.
 
     Raises:
-        DataError: a file is damaged, cannot be had, or holds something else, such as MNIST's digits.
+        DataError: a file is damaged, cannot be obtained, or holds something else, such as MNIST's digits.
     """
     arrays = [_array(source, options) for source in SOURCES]
     published, test = (_split(*pair) for pair in (arrays[:2], arrays[2:]))
@@ -82,20 +82,21 @@ def _split(images: Tensor, labels: Tensor) -> Split:
 
 
 def parse_idx(content: bytes, path: Path) -> Tensor:
-    """``uint8`` numbers of an idx file: two zeros, a type, the number of axes, each axis' length, then the bytes.
+    """Parse the ``uint8`` numbers of an idx file: two zeros, a type, the number of axes, each axis' length, then the
+    bytes.
 
     Raises:
-        DataError: it is no such file, or not all of it is there.
+        DataError: the file has another format, or is incomplete.
     """
     num_axes = content[3] if len(content) > 3 else 0
     begin = 4 + 4 * num_axes
     if content[:3] != bytes((0, 0, IDX_UBYTE)) or len(content) < begin:
-        raise DataError(f"{path} is no idx file of bytes: remove it, so that it is looked for elsewhere")
+        raise DataError(f"{path} is not an idx file of bytes: remove it, to look for it elsewhere")
     shape = tuple(np.frombuffer(content, ">u4", num_axes, offset=4).tolist())
     size = int(np.prod(shape, dtype=np.int64))
     if len(content) != begin + size:
         raise DataError(
-            f"{path} is to hold {'x'.join(map(str, shape))} bytes and holds {len(content) - begin}: remove it, so that "
+            f"{path} must hold {'x'.join(map(str, shape))} bytes and holds {len(content) - begin}: remove it, so that "
             "it is looked for elsewhere"
         )
     return torch.from_numpy(np.frombuffer(content, np.uint8, size, offset=begin).reshape(shape).copy())

@@ -1,4 +1,4 @@
-"""Where the files of a task are on disk."""
+"""Search for a task's files on disk."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from esper.tasks.options import TaskOptions
 
 
 def data_folders(task: str, options: TaskOptions) -> tuple[Path, Path]:
-    """Where a task's files may be: in a folder with the task's name under the root, or in the root itself."""
+    """Return the folders to search: the one with the task's name under the root, then the root itself."""
     root = options.root or cache_dir() / "data"
     return root / task, root
 
 
 def find(folders: Sequence[Path], *names: str) -> Path | None:
-    """The first file or folder of one of these names; an earlier folder wins over an earlier name.
+    """Find the first file or folder with one of these names; an earlier folder takes precedence over an earlier name.
 
     Raises:
-        DataError: a folder cannot be looked into.
+        DataError: a folder cannot be read.
     """
     paths = (folder / name for folder in folders for name in names)
     try:
@@ -32,7 +32,7 @@ def find(folders: Sequence[Path], *names: str) -> Path | None:
 
 
 def read_gzip(path: Path) -> bytes:
-    """Bytes of a file that may be compressed.
+    """Read a file that may be compressed.
 
     Raises:
         DataError: it is damaged or cannot be read.
@@ -43,4 +43,4 @@ def read_gzip(path: Path) -> bytes:
         with gzip.open(path) as file:
             return file.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {path} ({error}): remove it, so that it is looked for elsewhere") from None
+        raise DataError(f"cannot read {path} ({error}): remove it, to look for it elsewhere") from None

@@ -1,4 +1,4 @@
-"""What may be said about a task besides its name."""
+"""Options of a task besides its name."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """How a task's data is found and cut; ``None`` is always the task's own choice.
+    """Options for finding and dividing a task's data; ``None`` is always the task's own choice.
 
     Attributes:
-        root: folder with data sets, looked into first and downloaded to.
-        url: address of a folder with the files to download, in place of where they were published.
-        verify: refuse files that do not hold what was published.
-        num_val: samples that validate, in text as many windows of bytes. Where val is cut off train, the others train.
-        max_samples: at most so many samples in each split, for a quick look.
+        root: folder with data sets, searched first and used for downloads.
+        url: address of a folder with the files to download, instead of the original server.
+        verify: refuse files that differ from the published ones.
+        num_val: number of validation samples; for text, of windows of bytes. Where val is taken from train, the rest
+            trains.
+        max_samples: largest number of samples in each split, for a quick trial.
         context_length: tokens in a window, for text.
         vocab_size: tokens of a byte-pair encoding trained on the text; bytes when ``None``.
     """

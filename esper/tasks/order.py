@@ -1,4 +1,4 @@
-"""Data order: which samples a host sees in an epoch, from its own stream and nothing else."""
+"""Data order: the samples of a host's epoch, determined by its own random stream alone."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from esper.runtime.rng import generator
 
 
 def epoch_indices(pool: Tensor, count: int, *seed_parts: int | str) -> Tensor:
-    """The samples of one epoch: permutations of the pool, one after the other, cut at ``count``.
+    """Return the samples of one epoch: permutations of the pool, one after the other, cut at ``count``.
 
     Args:
-        pool: ``int64 [M]``, samples this host may see.
-        count: samples in the epoch (steps times batch size); may exceed M, then every sample recurs evenly.
-        seed_parts: names the stream, for example ``order_seed, epoch``.
+        pool: ``int64 [M]``, samples of this host, on the CPU.
+        count: samples in the epoch (steps times batch size); if it exceeds M, every sample recurs evenly.
+        seed_parts: name of the random stream, for example ``order_seed, epoch``.
 
     Returns:
-        ``int64 [count]`` on the pool's device. Drawn on the CPU, so the same on every device.
+        ``int64 [count]``, drawn on the CPU, so that it is the same for every device.
 
     Raises:
         ValueError: an empty pool or a negative count.
@@ -28,4 +28,4 @@ def epoch_indices(pool: Tensor, count: int, *seed_parts: int | str) -> Tensor:
     stream = generator("order", *seed_parts)
     passes = [torch.randperm(size, generator=stream) for _ in range(-(-count // size))]
     picks = torch.cat(passes)[:count] if passes else torch.empty(0, dtype=torch.int64)
-    return pool[picks.to(pool.device)]
+    return pool[picks]

@@ -1,4 +1,4 @@
-"""Images as they were published, in bytes: cut into splits, standardised only when a host reads them.
+"""Images stored as published, in bytes: divided into splits, and standardised only when a host reads them.
 
 Axis legend: N = samples, C = channels, H = W = side of the square images.
 """
@@ -13,13 +13,14 @@ from esper.tasks.data import Split, TaskData
 
 
 def split_pixels(name: str, version: int, published: Split, test: Split, num_classes: int, num_val: int) -> TaskData:
-    """A task of ``uint8`` images: val is drawn from the published training images, test is the published one.
+    """Make a task of ``uint8`` images: val is drawn from the published training images, test is the published one.
 
     Args:
-        name, version: of the task; they alone decide which images validate, the first ones of a longer val.
+        name, version: name and version of the task; they alone decide which images validate. A shorter val consists of
+            the first images of a longer one.
         published, test: the published splits, ``uint8 [N, C, H, W]``.
-        num_classes: of the labels.
-        num_val: how many images validate; the others train.
+        num_classes: number of classes.
+        num_val: number of validation images; the others train.
 
     Raises:
         ValueError: ``num_val`` leaves nothing to train on.
@@ -44,7 +45,9 @@ def _pick(split: Split, samples: Tensor) -> Split:
 
 
 def _mean_and_std(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each channel, ``float32 [C, 1, 1]``; from counts of each value, which are exact and take no memory."""
+    """Compute mean and standard deviation of each channel, ``float32 [C, 1, 1]``, exactly, from counts of each pixel
+    value.
+    """
     values = torch.arange(256, dtype=torch.float64)
     means, stds = [], []
     for channel in images.unbind(1):

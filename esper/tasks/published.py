@@ -1,4 +1,4 @@
-"""Whether data is what was published: a data set is known by what its files hold, not by their names."""
+"""Comparison of data with the published data set, by content rather than by file name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from esper.tasks.data import Split
 from esper.tasks.downloads import DataError, Source, size_shown
 from esper.tasks.options import TaskOptions
 
-ELSEWHERE = "remove it, so that it is looked for elsewhere, or name a folder that has it with task.root=<folder>"
+ELSEWHERE = "remove it, to look for it elsewhere, or name a folder that has it with task.root=<folder>"
 
 
 def require_equal(
     task: str, options: TaskOptions, what: Path | str, found: object, expected: object, remedy: str = ELSEWHERE
 ) -> None:
-    """Refuse data that is not what was published, unless the options say that it may be other data.
+    """Refuse data that differs from the published data, unless the options allow other data.
 
     Args:
-        task, options: what is loaded, and how.
-        what: where the data is, for the message.
-        found, expected: what it is known by; compared.
-        remedy: how to come by the published data.
+        task, options: name of the task, and its options.
+        what: place of the data, for the message.
+        found, expected: identifying values to compare.
+        remedy: instructions to obtain the published data.
 
     Raises:
         DataError: they differ.
@@ -33,12 +33,12 @@ def require_equal(
     if options.verify and found != expected:
         raise DataError(
             f"task {task}: {what} is not what was published: expected {expected}, found {found}. To have that, "
-            f"{remedy}; to train on what is there, say task.verify=false"
+            f"{remedy}; to train on this data, use task.verify=false"
         )
 
 
 def digest(*contents: bytes) -> str:
-    """``sha256:<hex>`` of content, as a source tells it."""
+    """Return ``sha256:<hex>`` of content."""
     whole = hashlib.sha256()
     for content in contents:
         whole.update(content)
@@ -46,9 +46,9 @@ def digest(*contents: bytes) -> str:
 
 
 def require_file(task: str, options: TaskOptions, path: Path, source: Source) -> None:
-    """Refuse a file that is not the published one, byte for byte.
+    """Refuse a file that differs from the published one in any byte.
 
-    A file is read once: the user's cache remembers it by its place, size and time.
+    A file is hashed once: the user's cache stores the result by path, size and time.
 
     Raises:
         DataError: it differs, or cannot be read.
@@ -77,12 +77,12 @@ def require_file(task: str, options: TaskOptions, path: Path, source: Source) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """By what labelled images are known, whatever files they are stored in.
+    """Statistics that identify labelled images whatever their file format.
 
     Attributes:
-        count: of images.
-        per_class: images of each class, from class 0.
-        sums: of the pixels of each channel.
+        count: number of images.
+        per_class: number of images of each class, from class 0.
+        sums: sum of the pixels of each channel.
     """
 
     count: int
@@ -91,7 +91,7 @@ class Census:
 
     @classmethod
     def of(cls, split: Split, num_classes: int) -> Census:
-        """Of ``uint8`` images."""
+        """Compute the census of ``uint8`` images."""
         pixels = split.inputs.flatten(2).numpy()
         return cls(
             count=len(split),

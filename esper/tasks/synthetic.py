@@ -1,4 +1,4 @@
-"""Generated data, for tests and benchmarks: never a stand-in for a data set that is not there."""
+"""Generated data for tests and benchmarks; never a substitute for a missing data set."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NUM_CLASSES = 10
 IMAGE_SIZE = 16
 NUM_IMAGES, NUM_VAL, NUM_TEST = 2560, 512, 512
 NOISE = 64
-"""Standard deviation of a pixel around its class's pattern, of 256."""
+"""Standard deviation of a pixel around its class's pattern, in units of 1/256."""
 
 VOCAB_SIZE = 32
 TRAIN_TOKENS, TEST_TOKENS = 65536, 8192
 CONTEXT_LENGTH = 64
 NUM_VAL_WINDOWS = 128
 SURE = 0.8
-"""Probability of the likely successor; what is left is spread over all tokens."""
+"""Probability of the likely successor; the rest is spread over all tokens."""
 
 
 def load_images(options: TaskOptions) -> TaskData:
-    """Small colour images: a smooth pattern for each class, moved about, under noise.
+    """Generate small colour images: a smooth pattern for each class, shifted and noisy.
 
     Raises:
         ValueError: ``num_val`` leaves nothing to train on.
@@ -41,7 +41,7 @@ def load_images(options: TaskOptions) -> TaskData:
 
 
 def _images(patterns: Tensor, count: int, split: str) -> Split:
-    """Images of one split, all classes alike."""
+    """Generate the images of one split, with equally many of each class."""
     stream = generator("synthetic images", VERSION, split)
     labels = torch.arange(count) % NUM_CLASSES
     shifts = torch.randint(-2, 3, (count, 2), generator=stream).tolist()
@@ -51,12 +51,12 @@ def _images(patterns: Tensor, count: int, split: str) -> Split:
 
 
 def load_text(options: TaskOptions) -> TaskData:
-    """A text in which a token's likely successor depends on the two before it: a rule to learn, and noise.
+    """Generate a text in which a token's likely successor depends on the two tokens before it, with noise.
 
-    Nobody does better than 80.6 % right; a host that looks at one token only does far worse.
+    The best possible accuracy is 80.6 %; a host that reads only one token is far worse.
 
     Raises:
-        ValueError: a byte-pair encoding is asked for.
+        ValueError: a byte-pair encoding is requested.
     """
     if options.vocab_size is not None:
         raise ValueError(f"task.vocab_size={options.vocab_size} is for real text; synthetic_text has tokens already")
@@ -68,7 +68,7 @@ def load_text(options: TaskOptions) -> TaskData:
 
 
 def _text(rule: Tensor, count: int, split: str) -> Tensor:
-    """Tokens ``[count]`` of one split."""
+    """Generate the tokens ``[count]`` of one split."""
     stream = generator("synthetic text", VERSION, split)
     noise = torch.randint(VOCAB_SIZE, (count,), generator=stream).tolist()
     sure, table = (torch.rand(count, generator=stream) < SURE).tolist(), rule.tolist()

@@ -1,4 +1,4 @@
-"""Text as windows of tokens, bytes or those of a byte-pair encoding.
+"""Text as windows of tokens: bytes, or those of a byte-pair encoding.
 
 Axis legend: L = tokens of a text, N = windows, T = tokens in a window.
 """
@@ -15,14 +15,14 @@ from esper.tasks.bpe import encode, trained_encoding
 from esper.tasks.data import IGNORED, Split, TaskData
 
 START = 0
-"""What stands before the first token of a text, so that this has a context too."""
+"""Token before the first token of a text, so that the first one has a context too."""
 
 NUM_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Three texts in bytes that have nothing in common."""
+    """Three disjoint texts in bytes."""
 
     train: bytes
     val: bytes
@@ -30,16 +30,16 @@ class Texts:
 
 
 def text_task(name: str, version: int, texts: Texts, length: int, vocab_size: int | None) -> TaskData:
-    """A task of text.
+    """Make a task from texts.
 
     Args:
-        name, version: of the task.
+        name, version: name and version of the task.
         texts: train, val and test.
         length: tokens in a window (T).
-        vocab_size: of a byte-pair encoding trained on the training text; ``None`` for bytes.
+        vocab_size: size of a byte-pair encoding trained on the training text; ``None`` for bytes.
 
     Raises:
-        ValueError: an empty text, or no library for byte-pair encodings.
+        ValueError: an empty text, or the library for byte-pair encodings is not installed.
     """
     whole = (texts.train, texts.val, texts.test)
     if vocab_size is None:
@@ -55,9 +55,9 @@ def text_task(name: str, version: int, texts: Texts, length: int, vocab_size: in
 
 
 def windows(tokens: Tensor, length: int) -> Split:
-    """Consecutive windows of a text, in which every token is a target once.
+    """Divide a text into consecutive windows in which every token is a target once.
 
-    Targets are the inputs moved by one. What is missing from the last window is :data:`IGNORED`.
+    Targets are the inputs shifted by one. The end of the last window is filled with :data:`IGNORED`.
 
     Args:
         tokens: ``[L]``, any integers.

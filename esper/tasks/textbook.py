@@ -1,4 +1,4 @@
-"""A textbook of real English: the reference manual of Python, as it ships with Python itself for ``help()``."""
+"""A textbook of real English: Python's reference manual, which ships with Python for ``help()``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TEST_BYTES = 1 << 15
 
 
 def load(options: TaskOptions) -> TaskData:
-    """The manual's sections, shuffled once and for all, each paragraph once: the manual itself repeats some.
+    """Load the manual's sections in a fixed random order, without repeated paragraphs.
 
-    Python's versions differ in their manuals, so the version of the task is a checksum of the text.
+    Every Python version has its own manual, so the version of the task is a checksum of the text.
 
     Raises:
         ValueError: val leaves nothing to train on.
@@ -36,7 +36,7 @@ def load(options: TaskOptions) -> TaskData:
 
 
 def manual() -> str:
-    """The whole text."""
+    """Return the whole text of the manual."""
     seen: set[str] = set()
     sections = []
     # Sorted by hash, not by a library's shuffle, so that no library's version can move a section.

@@ -15,7 +15,7 @@ CONTEXT_LENGTH = 256
 NUM_VAL = 256
 TEST_BYTES = 1 << 18
 TRAIN_BYTES = 1 << 26
-"""What is read of the training stories, 64 MiB: far more than small hosts see, and it lives on the device."""
+"""Bytes of the training stories to read, 64 MiB: far more than small hosts see, and held in device memory."""
 
 _URL = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/main"
 TRAIN = Source(
@@ -33,28 +33,35 @@ VALID = Source(
 
 
 def load(options: TaskOptions) -> TaskData:
-    """Raw text from the user's folder, or downloaded.
+    """Load raw text from the user's folder, or download it.
 
-    The published validation stories give val, then test. What is read is the beginning of both files; without
-    ``options.verify`` no more of them need be there.
+    The published validation stories give val, then test. Only the beginnings of both files are read; without
+    ``options.verify`` only these need to exist. A quick trial (``options.max_samples``, bytes) trains on the published
+    validation stories that follow, if they suffice, and needs no other file.
 
     Raises:
-        DataError: a file cannot be had, is another one, or is too short.
+        DataError: a file cannot be obtained, differs from the published one, or is too short.
     """
     length = options.context_length or CONTEXT_LENGTH
     num_val = (options.num_val or NUM_VAL) * length
-    train, valid = _read(TRAIN, TRAIN_BYTES, options), _read(VALID, num_val + TEST_BYTES, options)
+    used = num_val + TEST_BYTES
+    few = used + (options.max_samples or VALID.size) * length
+    if options.verify and options.vocab_size is None and few <= VALID.size:
+        valid = _read(VALID, few, options)
+        valid, train = valid[:used], valid[used:]
+    else:
+        train, valid = _read(TRAIN, TRAIN_BYTES, options), _read(VALID, used, options)
     if len(valid) <= num_val or len(train) < length:
         raise DataError(
             f"task {NAME}: {VALID.name} has {len(valid)} bytes, of which {num_val} are to validate and more to test, "
-            f"and {TRAIN.name} has {len(train)}: provide more, or say task.num_val=<fewer>"
+            f"and {TRAIN.name} has {len(train)}: provide more, or use task.num_val=<fewer>"
         )
     texts = Texts(train=train, val=valid[:num_val], test=valid[num_val:])
     return text_task(NAME, VERSION, texts, length, options.vocab_size)
 
 
 def _read(source: Source, count: int, options: TaskOptions) -> bytes:
-    """The first bytes of a file."""
+    """Read the first bytes of a file."""
     folders = data_folders(NAME, options)
     path = find(folders, source.name) or fetch(NAME, source, folders[0], options.url)
     require_file(NAME, options, path, source)

@@ -1,1 +1,1 @@
-"""Telemetry: typed events, one hub, loggers, summaries and plots."""
+"""Telemetry: typed events, one hub, loggers, and summaries."""

@@ -1,4 +1,4 @@
-"""A logger that may take its time: a slow terminal or network does not hold up the loop."""
+"""A logger that runs in the background, so that a slow terminal or network does not delay the loop."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from esper.telemetry.events import Event
 from esper.telemetry.hub import Logger
 
 MAX_PENDING = 100_000
-"""Calls that may wait: some iterations' events."""
+"""Largest number of queued calls, enough for the events of some iterations."""
 CLOSE_SECONDS = 30.0
-"""How long the end of a run waits for what is still to be passed on."""
+"""Seconds that the end of a run waits for queued calls."""
 
 
-class InBackground:
-    """Passes everything on to another logger from a thread of its own, in order.
+class InBackground(Logger):
+    """Logger that passes everything on to another logger in order, from a separate thread.
 
-    What goes wrong there is raised by the next call here, for the hub to report; so is falling behind by more than
-    ``max_pending`` calls, and not being done ``close_seconds`` after the end.
+    Its errors are raised by the next call here, for the hub to report; so are a queue of more than ``max_pending``
+    calls, and calls unfinished ``close_seconds`` after the end.
 
     Args:
-        logger: where to pass on to.
-        max_pending: calls that may wait.
-        close_seconds: how long :meth:`close` waits for them.
+        logger: logger to pass calls on to.
+        max_pending: largest number of queued calls.
+        close_seconds: seconds that :meth:`close` waits for them.
     """
 
     def __init__(self, logger: Logger, *, max_pending: int = MAX_PENDING, close_seconds: float = CLOSE_SECONDS) -> None:
-        self._logger = logger
+        self._logger, self.name = logger, logger.name
         self._close_seconds = close_seconds
         self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(max_pending)
         self._error: BaseException | None = None
@@ -38,30 +38,25 @@ class InBackground:
         self._thread = threading.Thread(target=self._work, name=f"logger {logger.name}", daemon=True)
         self._thread.start()
 
-    @property
-    def name(self) -> str:
-        """That of the other logger."""
-        return self._logger.name
-
     def event(self, event: Event) -> None:
-        """Hand on one event."""
+        """Queue one event."""
         self._hand_on(lambda: self._logger.event(event))
 
     def metrics(self, iteration: int, metrics: Metrics) -> None:
-        """Hand on the metrics of one iteration."""
+        """Queue the metrics of one iteration."""
         kept = dict(metrics)
         self._hand_on(lambda: self._logger.metrics(iteration, kept))
 
     def flush(self) -> None:
-        """Hand on the request; nobody waits for what is not the run's own record."""
+        """Queue a flush without waiting for it, because this logger is not the run's own record."""
         self._hand_on(self._logger.flush)
 
     def stage(self, message: str, done: int, total: int) -> None:
-        """Hand on how far a preparation is."""
+        """Queue a report of the progress of a long preparation."""
         self._hand_on(lambda: self._logger.stage(message, done, total))
 
     def close(self, status: str) -> None:
-        """Wait until everything has been passed on, and close the other logger."""
+        """Wait until all queued calls are done, and close the other logger."""
         self._hand_on(lambda: self._logger.close(status))
         self._hand_on(None)
         self._thread.join(self._close_seconds)
@@ -79,14 +74,14 @@ class InBackground:
     def _raise(self) -> None:
         if isinstance(self._error, Exception):
             raise self._error
-        if self._error is not None:  # it ended its thread, which must not end this one
+        if self._error is not None:  # it must end its own thread only
             raise RuntimeError(f"it ended with {type(self._error).__name__}") from self._error
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             try:
                 call()
-            # Kept for the loop's thread, whose business it is to report it; the rest has nowhere to go.
+            # Kept for the loop's thread to report; the remaining calls are dropped.
             except BaseException as error:
                 self._error = error
                 with contextlib.suppress(Exception):

@@ -1,14 +1,14 @@
-"""A logger that keeps events until somebody else takes them: how ranks that write nothing report."""
+"""A logger that keeps events in memory until they are fetched, for ranks that write no files."""
 
 from __future__ import annotations
 
-from esper.runtime.records import Metrics
 from esper.runtime.state import State
 from esper.telemetry.events import Event, from_state, to_state
+from esper.telemetry.hub import Logger
 
 
-class EventBuffer:
-    """Keeps events in memory; metrics and stages are the first rank's business."""
+class EventBuffer(Logger):
+    """Logger of later ranks: keeps events until the first rank collects them, and ignores metrics and stages."""
 
     name = "buffer"
 
@@ -16,30 +16,18 @@ class EventBuffer:
         self._events: list[Event] = []
 
     def drain(self) -> list[Event]:
-        """All events since the last call."""
+        """Return all events since the last call."""
         events, self._events = self._events, []
         return events
 
     def state_dict(self) -> State:
-        """The events that wait."""
+        """Return the buffered events."""
         return {"events": [to_state(event) for event in self._events]}
 
     def load_state_dict(self, state: State) -> None:
-        """Have these events wait, and no others."""
+        """Replace the buffered events by those of a saved state."""
         self._events = [from_state(record) for record in state["events"]]
 
     def event(self, event: Event) -> None:
-        """Keep one event."""
+        """Buffer one event."""
         self._events.append(event)
-
-    def metrics(self, iteration: int, metrics: Metrics) -> None:
-        """The first rank logs them."""
-
-    def flush(self) -> None:
-        """Events wait for :meth:`drain`."""
-
-    def stage(self, message: str, done: int, total: int) -> None:
-        """The first rank shows them."""
-
-    def close(self, status: str) -> None:
-        """Nothing is open."""

@@ -1,4 +1,4 @@
-"""Counts and sums of one iteration or evaluation; those of several ranks add up.
+"""Counters and sums of one iteration or evaluation, which can be merged over ranks.
 
 Axis legend: E = environments, S = slots.
 """
@@ -17,7 +17,7 @@ from esper.envs.records import EpisodeRecord, StepResult
 from esper.growth import NUM_STAGES, STAGE_NAMES
 from esper.growth.actions import NUM_OPS, OP_NAMES, Head
 from esper.runtime.state import State, copied, plain_fields
-from esper.telemetry.summary import mean_sem
+from esper.telemetry.statistics import mean_sem
 
 
 def _counts(length: int) -> Tensor:
@@ -26,7 +26,7 @@ def _counts(length: int) -> Tensor:
 
 @dataclass(slots=True)
 class OpCounts:
-    """Ops attempted, carried out, and chosen where there was a choice, ``int64 [6]`` each."""
+    """Counts of ops attempted, carried out, and chosen among several legal ones, ``int64 [6]`` each."""
 
     attempted: Tensor = field(default_factory=lambda: _counts(NUM_OPS))
     successful: Tensor = field(default_factory=lambda: _counts(NUM_OPS))
@@ -34,7 +34,7 @@ class OpCounts:
 
     @classmethod
     def merged(cls, parts: Sequence[OpCounts]) -> OpCounts:
-        """The counts of all parts together."""
+        """Sum the counts of all parts."""
         return cls(
             attempted=sum((part.attempted for part in parts), _counts(NUM_OPS)),
             successful=sum((part.successful for part in parts), _counts(NUM_OPS)),
@@ -50,12 +50,12 @@ class OpCounts:
         self.chosen += op[choice].bincount(minlength=NUM_OPS)
 
     def choice_share(self) -> Tensor | None:
-        """``float64 [6]`` share of each op among steps with a choice, ``None`` if there was none."""
+        """Return the share of each op among steps with a choice, ``float64 [6]``, ``None`` if there was none."""
         total = int(self.chosen.sum())
         return self.chosen.double() / total if total else None
 
     def metrics(self) -> dict[str, float | None]:
-        """Counts and shares by op name."""
+        """Return counts and shares by op name."""
         share = self.choice_share()
         metrics: dict[str, float | None] = {}
         for op, name in enumerate(OP_NAMES):
@@ -66,22 +66,24 @@ class OpCounts:
 
 
 @dataclass(slots=True, kw_only=True)
-class IterationTally:
-    """What the environments of one rank, or of all, did in one iteration.
+class IterationCounters:
+    """Totals of one iteration, for the environments of one rank or of all.
 
     Attributes:
         families: host families of the instances that may be drawn, in order.
-        ops: what was done.
+        rents: prices of size that these instances have of their own, in order.
+        ops: counts of ops.
         stages: ``int64 [10]``, slots by stage, summed over steps.
         components: reward components summed over environments and steps.
-        episodes: that ended, in the order of environments within a step.
+        episodes: records of ended episodes, in the order of environments within a step.
         host_seconds, skipped_steps, non_finite: see :class:`esper.envs.records.StepResult`, summed over steps.
-        rollout_seconds: that collecting took.
-        never_accuracies: final val accuracy of the never-grown twin of each of them; empty without twins.
-        never_bits: of text, the same in bits per byte.
+        rollout_seconds: seconds spent on collecting the rollout.
+        never_accuracies: final val accuracy of the never-grown twin of each of these episodes; empty without twins.
+        never_bits: for text, the twins' final bits per byte.
     """
 
     families: tuple[str, ...]
+    rents: tuple[float, ...] = ()
     ops: OpCounts = field(default_factory=OpCounts)
     stages: Tensor = field(default_factory=lambda: _counts(NUM_STAGES))
     components: dict[str, Tensor] = field(default_factory=dict)
@@ -94,14 +96,15 @@ class IterationTally:
     non_finite: int = 0
 
     @classmethod
-    def merged(cls, parts: Sequence[IterationTally]) -> IterationTally:
-        """What all parts add up to; episodes in the order of the parts."""
+    def merged(cls, parts: Sequence[IterationCounters]) -> IterationCounters:
+        """Merge the totals of all parts; episodes in the order of the parts."""
         components: dict[str, Tensor] = {}
         for part in parts:
             for name, value in part.components.items():
                 components[name] = components.get(name, torch.zeros(())) + value
         return cls(
             families=parts[0].families,
+            rents=parts[0].rents,
             ops=OpCounts.merged([part.ops for part in parts]),
             stages=sum((part.stages for part in parts), _counts(NUM_STAGES)),
             components=components,
@@ -115,7 +118,7 @@ class IterationTally:
         )
 
     def add(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
-        """Take in one step of all environments."""
+        """Add one step of all environments."""
         self.ops.add(observation, actions, result.applied.success)
         self.stages += result.transitions.after.flatten().bincount(minlength=NUM_STAGES)
         for name, values in result.components.items():
@@ -126,9 +129,10 @@ class IterationTally:
         self.non_finite += result.non_finite
 
     def state_dict(self) -> State:
-        """Everything, as plain values."""
+        """Return everything as plain values."""
         return plain_fields(self) | {
             "families": list(self.families),
+            "rents": list(self.rents),
             "ops": plain_fields(self.ops),
             "components": {name: copied(value) for name, value in self.components.items()},
             "episodes": [asdict(episode) for episode in self.episodes],
@@ -136,14 +140,19 @@ class IterationTally:
         }
 
     @classmethod
-    def from_state(cls, state: State) -> IterationTally:
-        """The tally of which this is the state."""
+    def from_state(cls, state: State) -> IterationCounters:
+        """Rebuild from :meth:`state_dict`."""
         episodes = [EpisodeRecord(**e | {"instance": Instance(**e["instance"])}) for e in state["episodes"]]
-        rebuilt = {"families": tuple(state["families"]), "ops": OpCounts(**state["ops"]), "episodes": episodes}
+        rebuilt = {
+            "families": tuple(state["families"]),
+            "rents": tuple(state.get("rents", ())),
+            "ops": OpCounts(**state["ops"]),
+            "episodes": episodes,
+        }
         return cls(**state | rebuilt)
 
     def metrics(self) -> dict[str, float | None]:
-        """Summary of the iteration; ``None`` where nothing was measured."""
+        """Return the metrics of the iteration; ``None`` where nothing was measured."""
         episodes = self.episodes
         total = int(self.stages.sum())
         metrics = self.ops.metrics()
@@ -159,6 +168,7 @@ class IterationTally:
             ("final_val_accuracy", [episode.val_accuracy for episode in episodes]),
             ("added_parameters", [float(episode.added_parameters) for episode in episodes]),
             ("num_fossilized", [float(episode.num_fossilized) for episode in episodes]),
+            ("relative_flops", [episode.relative_flops for episode in episodes]),
         ):
             mean = mean_sem(torch.tensor(values, dtype=torch.float64))
             metrics[f"charts/{name}"] = None if mean is None else mean.mean
@@ -171,6 +181,9 @@ class IterationTally:
         for family in self.families:
             returns = [episode.episode_return for episode in episodes if episode.instance.family == family]
             metrics[f"return_by_family/{family}"] = _mean(returns)
+        for rent in self.rents:
+            returns = [episode.episode_return for episode in episodes if episode.instance.rent_weight == rent]
+            metrics[f"return_by_rent/{rent:g}"] = _mean(returns)
         return metrics
 
 

@@ -1,4 +1,4 @@
-"""From anomalies to the level of telemetry: look closer for a while, then fall back."""
+"""Escalation of the telemetry level after anomalies, for a number of iterations."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from esper.telemetry.events import Event, Level, LevelChanged
 
 
 class Escalation:
-    """Watches metrics; an anomaly raises the level to debug for some iterations, another one starts them anew.
+    """Telemetry level that an anomaly raises to debug for some iterations; another anomaly restarts the count.
 
-    Every rank has one and sees the same metrics, so that all ranks keep the same events without asking each other.
-    ``off`` stays off: what is not wanted at all is not wanted in trouble either.
+    Every rank has one and sees the same metrics, so that all ranks record the same events without communication.
+    ``off`` stays off.
 
     Args:
-        base: level without anomalies, by name or value.
-        iterations: how many iterations after an anomaly are kept at debug; 0 = none.
-        limits: of the detectors; the defaults if not given.
+        base: level without anomalies.
+        iterations: number of iterations after an anomaly that are recorded at debug; 0 = none.
+        limits: limits of the detectors; the defaults if not given.
 
     Attributes:
-        level: what the next iteration is to be kept at.
+        level: level of the next iteration.
     """
 
-    def __init__(self, base: Level | str, iterations: int, limits: AnomalyLimits | None = None) -> None:
-        self._base = Level[base] if isinstance(base, str) else base
+    def __init__(self, base: Level, iterations: int, limits: AnomalyLimits | None = None) -> None:
+        self._base = base
         self._iterations = iterations
         self._limits = limits or AnomalyLimits()
         self._left = 0
@@ -35,11 +35,11 @@ class Escalation:
 
     @property
     def level(self) -> Level:
-        """Debug while something is looked at, else the base level."""
+        """Debug during an escalation, else the base level."""
         return Level.debug if self._left and self._base is not Level.off else self._base
 
     def observe(self, iteration: int, metrics: Metrics) -> list[Event]:
-        """Take in one iteration: its anomalies, and whether the next ones are kept at another level."""
+        """Check one iteration: return its anomalies, and a change of the level if there is one."""
         anomalies = detect(iteration, metrics, self._limits, tuple(self._earlier))
         gain = accuracy_gain(metrics)
         if gain is not None:
@@ -54,10 +54,10 @@ class Escalation:
         return events
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values that :meth:`load_state_dict` takes: a resumed run sees what it would have seen."""
+        """Return plain values for :meth:`load_state_dict`, so that a resumed run behaves as if uninterrupted."""
         return {"left": self._left, "earlier": list(self._earlier)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one stood."""
+        """Restore a state returned by :meth:`state_dict`."""
         self._left = int(state["left"])
         self._earlier = deque(map(float, state["earlier"]), maxlen=self._limits.accuracy_window)

@@ -1,27 +1,31 @@
-"""Typed events. Each is a frozen record of plain values with a ``kind`` and the least level at which it is kept.
+"""Typed events. Each is a frozen record of plain values with a ``kind`` and the lowest level that records it.
 
-``environment`` is an index into the vector environment, ``iteration`` a PPO iteration from 1, ``epoch`` a host epoch
+``environment`` is an index into the vector environment, ``iteration`` one of training from 1, ``epoch`` a host epoch
 within an episode from 1. Stages, ops, gates and blueprints are given by name. Events carry no times, so that two runs
 with one seed write equal event files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import IntEnum
+from enum import StrEnum
 from typing import Any, ClassVar
 
-from esper.growth.actions import HEADS, OP_HEADS, OP_NAMES, STYLE_NAMES, Head, Op
 from esper.runtime.records import json_safe
 
 
-class Level(IntEnum):
-    """How much is kept: nothing, what happened, or every action too. Names are what users type."""
+class Level(StrEnum):
+    """Amount of telemetry to record: nothing, the lifecycle, or every action too."""
 
-    off = 0
-    normal = 1
-    debug = 2
+    off = "off"
+    normal = "normal"
+    debug = "debug"
+
+    def keeps(self, event: type[Event]) -> bool:
+        """Return whether this level records events of a type."""
+        order = list(Level)
+        return order.index(event.level) <= order.index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageChanged(Event):
-    """A slot went from one lifecycle stage to another."""
+    """A slot changed from one lifecycle stage to another."""
 
     kind: ClassVar[str] = "stage_changed"
 
@@ -49,7 +53,7 @@ class StageChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateEvaluated(Event):
-    """A gate was asked whether a slot may go on, and answered."""
+    """A gate of a slot was evaluated, with verdict and reason."""
 
     kind: ClassVar[str] = "gate_evaluated"
 
@@ -83,7 +87,7 @@ class EpisodeEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapleyValue(Event):
-    """Points that a module was worth at the end of its episode, sharing credit with the others there.
+    """Shapley value of a module at the end of its episode, in points.
 
     The values of an episode sum to the score with all its modules on minus that of its bare host.
     """
@@ -100,10 +104,10 @@ class ShapleyValue(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCrashed(Event):
-    """A number of a host was not finite, which ended its own episode and no other.
+    """A host had a number that was not finite, which ended its own episode and no other.
 
-    ``twin_crashed`` tells whether its never-grown twin breaks down too, for which no controller is to blame; ``None``
-    without twins.
+    ``twin_crashed`` is true if its never-grown twin crashes too, so that no controller is to blame; ``None`` without
+    twins.
     """
 
     kind: ClassVar[str] = "host_crashed"
@@ -119,7 +123,7 @@ class HostCrashed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastAction(Event):
-    """One action as taken. ``masked`` tells per head whether the mask left fewer choices than the head has.
+    """One action as taken. ``masked`` is true for each head in which the mask removed choices.
 
     Values of heads that do not matter for the op are ``None``.
     """
@@ -137,46 +141,11 @@ class LastAction(Event):
     masked: Mapping[str, bool]
     success: bool
 
-    @classmethod
-    def from_indices(
-        cls,
-        action: Sequence[int],
-        *,
-        environment: int,
-        iteration: int,
-        epoch: int,
-        slot_ids: Sequence[str],
-        blueprint_ids: Sequence[str],
-        masked: Sequence[bool],
-        success: bool,
-    ) -> LastAction:
-        """The event of one action row.
-
-        Args:
-            action: eight indices in head order.
-            environment, iteration, epoch: where and when.
-            slot_ids: slot ids in canonical order.
-            blueprint_ids: blueprint ids in index order, those of plugins included.
-            masked: one flag per head, in head order.
-            success: whether the action was executed.
-        """
-        heads = OP_HEADS[Op(action[Head.OP])]
-        return cls(
-            environment=environment,
-            iteration=iteration,
-            epoch=epoch,
-            op=OP_NAMES[action[Head.OP]],
-            slot=slot_ids[action[Head.SLOT]] if Head.SLOT in heads else None,
-            blueprint=blueprint_ids[action[Head.BLUEPRINT]] if Head.BLUEPRINT in heads else None,
-            style=STYLE_NAMES[action[Head.STYLE]] if Head.STYLE in heads else None,
-            masked=dict(zip(HEADS, masked, strict=True)),
-            success=success,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioExplosion(Event):
-    """Probability ratios of a minibatch left the sane range: ``count`` of them, the worst in full, worst first.
+    """Probability ratios of a minibatch exceeded their limits: ``count`` of them, with the details of the worst, worst
+    first.
 
     An entry of ``worst`` names environment, step, head, op, old and new log-probability, advantage and ratio.
     """
@@ -192,7 +161,7 @@ class RatioExplosion(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly(Event):
-    """A metric looks wrong. ``name`` is the detector, ``value`` what it saw."""
+    """An unhealthy metric. ``name`` is the detector, ``value`` the offending number."""
 
     kind: ClassVar[str] = "anomaly"
 
@@ -204,7 +173,7 @@ class Anomaly(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelChanged(Event):
-    """From the next iteration on, telemetry is kept at another level, because of an anomaly or the lack of one."""
+    """Telemetry changes its level from the next iteration on, because of an anomaly or the end of an escalation."""
 
     kind: ClassVar[str] = "level_changed"
 
@@ -217,16 +186,16 @@ _KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses
 
 
 def to_state(event: Event) -> dict[str, Any]:
-    """An event as plain values, nothing lost; ``kind`` names its class."""
+    """Convert an event to plain values without loss; ``kind`` names its class."""
     return {"kind": event.kind, **asdict(event)}
 
 
 def from_state(state: Mapping[str, Any]) -> Event:
-    """Inverse of :func:`to_state`."""
+    """Rebuild an event from :func:`to_state`."""
     values = dict(state)
     return _KINDS[values.pop("kind")](**values)
 
 
 def to_record(event: Event) -> dict[str, Any]:
-    """JSON-safe dict of an event, ``kind`` first; NaN and infinities become ``None``."""
+    """Convert an event to a JSON-safe dict, ``kind`` first; NaN and infinities become ``None``."""
     return {"kind": event.kind, **json_safe(event)}

@@ -1,11 +1,11 @@
-"""The hub: one place to emit to, any number of loggers behind it."""
+"""The telemetry hub: receives events and metrics, and passes them to any number of loggers."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from esper.runtime.records import Metrics
 from esper.runtime.run_folder import final_state
@@ -13,31 +13,32 @@ from esper.runtime.terminal import say
 from esper.telemetry.events import Event, Level
 
 
-class Logger(Protocol):
-    """Where telemetry goes: a file, a terminal, a service.
+class Logger:
+    """Destination of telemetry: a file, a terminal, a service.
 
     A logger must not slow the loop: it buffers in :meth:`event` and writes at most once per iteration, in
-    :meth:`metrics`.
+    :meth:`metrics`. A class that derives from this one overrides only the methods that it needs; the others do nothing.
+
+    Attributes:
+        name: name of this logger in warnings.
     """
 
-    @property
-    def name(self) -> str:
-        """What a warning about this logger calls it."""
+    name: str
 
     def event(self, event: Event) -> None:
-        """Take one event. Only events at or below the hub's level arrive."""
+        """Receive one event, at or below the hub's level."""
 
     def metrics(self, iteration: int, metrics: Metrics) -> None:
-        """Take the metrics of one iteration, and write what was buffered."""
+        """Receive the metrics of one iteration, and write buffered events."""
 
     def flush(self) -> None:
-        """Write what was buffered, for good: a checkpoint is about to say how far the files are."""
+        """Write buffered data to disk, because a checkpoint is about to record the length of the files."""
 
     def stage(self, message: str, done: int, total: int) -> None:
-        """Take note of a long preparation: ``done`` of ``total`` parts of ``message``."""
+        """Receive the progress of a long preparation: ``done`` of ``total`` parts of ``message``."""
 
     def close(self, status: str) -> None:
-        """Write what is left and let go of files and threads. ``status`` is the state in which the run ends."""
+        """Write remaining data and release files and threads. ``status`` is the final state of the run."""
 
 
 def _warn(message: str) -> None:
@@ -45,7 +46,7 @@ def _warn(message: str) -> None:
 
 
 def optional(name: str, make: Callable[[], Logger], warn: Callable[[str], None] = _warn) -> list[Logger]:
-    """A logger that a run can do without, or none and a warning if it cannot be made."""
+    """Make a logger that a run does not depend on; return none, with a warning, if it cannot be made."""
     try:
         return [make()]
     # As in the hub: whatever goes wrong costs only that logger.
@@ -55,43 +56,39 @@ def optional(name: str, make: Callable[[], Logger], warn: Callable[[str], None] 
 
 
 class TelemetryHub:
-    """Passes events and metrics to loggers. One that fails is reported once and dropped; the others go on.
+    """Distributor of events and metrics to loggers. A logger that fails is reported once and dropped; the others
+    continue.
 
-    What goes wrong in a logger of the run's own record is raised, once the others have been told.
+    An error in a logger of the run's own record is raised, after the others have been called.
 
     As a context manager it closes its loggers however the block ends.
 
     Args:
-        loggers: where to pass them on to, in this order.
-        level: what is kept of events, by name or value; metrics are always passed on.
-        record: loggers without which a run must not go on; told before the others.
-        warn: how to report a dropped logger.
-
-    Raises:
-        ValueError: unknown level.
+        loggers: loggers, in the order in which they are called.
+        level: level of events to record; metrics are always passed on.
+        record: loggers that the run depends on; called before the others.
+        warn: function that reports a dropped logger.
     """
 
     def __init__(
         self,
         loggers: Sequence[Logger],
-        level: Level | str = Level.normal,
+        level: Level = Level.normal,
         *,
         record: Sequence[Logger] = (),
         warn: Callable[[str], None] = _warn,
     ) -> None:
-        if isinstance(level, str) and level not in Level.__members__:
-            raise ValueError(f"unknown telemetry level {level!r}: choose one of {', '.join(Level.__members__)}")
-        self.level = Level[level] if isinstance(level, str) else level
+        self.level = level
         self._record = tuple(record)
         self._loggers = [*record, *loggers]
         self._warn = warn
 
     def wants(self, event_type: type[Event]) -> bool:
-        """Whether events of this type are kept. Ask before building events in a hot loop."""
-        return event_type.level <= self.level
+        """Return whether events of this type are recorded. Ask before building events in a hot loop."""
+        return self.level.keeps(event_type)
 
     def emit(self, event: Event) -> None:
-        """Pass on one event if the level keeps it."""
+        """Pass one event on if the level records it."""
         if self.wants(type(event)):
             self._each(lambda logger: logger.event(event))
 
@@ -99,7 +96,7 @@ class TelemetryHub:
         """Pass on the metrics of one iteration, counted from 1.
 
         Raises:
-            TypeError: a value is neither a number nor ``None``; a tensor here would hide a device sync.
+            TypeError: a value is neither a number nor ``None``; a tensor here would hide a device synchronisation.
         """
         for key, value in metrics.items():
             if value is not None and not isinstance(value, int | float):
@@ -107,11 +104,11 @@ class TelemetryHub:
         self._each(lambda logger: logger.metrics(iteration, metrics))
 
     def flush(self) -> None:
-        """Have every logger write what it buffers, before a checkpoint."""
+        """Flush every logger, before a checkpoint."""
         self._each(lambda logger: logger.flush())
 
     def stage(self, message: str, done: int, total: int) -> None:
-        """Tell how far a long preparation is: ``hub.stage("never-grown twins", 12, 64)``."""
+        """Report the progress of a long preparation: ``hub.stage("never-grown twins", 12, 64)``."""
         self._each(lambda logger: logger.stage(message, done, total))
 
     def close(self, status: str) -> None:
@@ -128,7 +125,7 @@ class TelemetryHub:
         try:
             self.close(final_state(error))
         except Exception:
-            if error is None:  # otherwise that one is the cause, and the one to report
+            if error is None:  # otherwise the other error is the cause to report
                 raise
 
     def _each(self, call: Callable[[Logger], None]) -> None:

@@ -1,6 +1,6 @@
 """File loggers: one JSON object per line, keys sorted, written once per iteration.
 
-These files are the record of a run, which does not go on without them.
+These files are the record of a run, which stops if they cannot be written.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import Any
 from esper.runtime.files import naming
 from esper.runtime.records import Metrics, json_safe
 from esper.telemetry.events import Event, to_record
+from esper.telemetry.hub import Logger
 
 BUFFER_BYTES = 1 << 20
 
 
 class _Lines:
-    """A file of JSON lines, buffered in memory until flushed; what cannot be written whole is not written at all."""
+    """A file of JSON lines, buffered in memory until flushed; lines that cannot be written completely are not written
+    at all.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,35 +56,29 @@ class _Lines:
             self._file.close()
 
 
-class MetricsJsonl:
-    """``metrics.jsonl``: one line per iteration, ``iteration`` first, then metrics sorted by name."""
+class MetricsJsonl(Logger):
+    """Logger of ``metrics.jsonl``: one line per iteration, ``iteration`` first, then metrics sorted by name."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._lines = _Lines(path)
 
-    def event(self, event: Event) -> None:
-        """Events have a file of their own."""
-
     def metrics(self, iteration: int, metrics: Metrics) -> None:
-        """Append one line; what was not measured, or is not finite, is ``null``."""
+        """Append one line; values that were not measured, or are not finite, are ``null``."""
         self._lines.add({"iteration": iteration, **json_safe(dict(sorted(metrics.items())))})
         self._lines.flush()
 
     def flush(self) -> None:
-        """Write what is buffered, to the disk itself."""
+        """Write buffered lines to disk."""
         self._lines.sync()
-
-    def stage(self, message: str, done: int, total: int) -> None:
-        """Preparations are not recorded."""
 
     def close(self, status: str) -> None:
         """Close the file."""
         self._lines.close()
 
 
-class EventsJsonl:
-    """``events.jsonl``: one line per event, in the order of emission."""
+class EventsJsonl(Logger):
+    """Logger of ``events.jsonl``: one line per event, in the order of emission."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -96,12 +93,9 @@ class EventsJsonl:
         self._lines.flush()
 
     def flush(self) -> None:
-        """Write what is buffered, to the disk itself."""
+        """Write buffered lines to disk."""
         self._lines.sync()
 
-    def stage(self, message: str, done: int, total: int) -> None:
-        """Preparations are not recorded."""
-
     def close(self, status: str) -> None:
-        """Write what is left and close the file."""
+        """Write remaining lines and close the file."""
         self._lines.close()

@@ -1,4 +1,4 @@
-"""Names of the metrics that other code reads: as they stand in ``metrics.jsonl``."""
+"""Names of the metrics that other code reads, as in ``metrics.jsonl``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From environment steps to events, tallies and timelines. Reads what the environment reports and nothing else.
+"""Recording of environment steps as events, totals and timelines, from the environment's reports alone.
 
 Axis legend: E = environments, S = slots, T = epochs.
 """
@@ -16,50 +16,51 @@ from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
 from esper.envs.records import EpisodeRecord, StepResult
 from esper.growth import STAGE_NAMES
-from esper.growth.actions import OP_NAMES, OP_WAIT, Head
+from esper.growth.actions import HEADS, OP_NAMES, OP_WAIT, Head, describe
 from esper.runtime.state import State
-from esper.telemetry.counters import IterationTally
+from esper.telemetry.counters import IterationCounters
 from esper.telemetry.events import EpisodeEnded, GateEvaluated, HostCrashed, LastAction, ShapleyValue, StageChanged
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.timeline import EpisodeTimeline, OpMark
 
 
 class IterationRecorder:
-    """What happened in one iteration: emits events as it goes and sums them up in :attr:`tally`.
+    """Recorder of one iteration: emits events immediately and sums them up in :attr:`counters`.
 
     Args:
-        env: the environment that is stepped.
+        env: the environment to record.
         hub: receives events.
         iteration: number of the iteration, from 1.
     """
 
     def __init__(self, env: GrowthEnv, hub: TelemetryHub, iteration: int) -> None:
         self._env, self._hub = env, hub
-        self._families = tuple(sorted({instance.family for instance in env.pool}))
+        self._families = () if env.pool.joined else tuple(sorted({instance.family for instance in env.pool}))
+        self._rents = tuple(sorted({each.rent_weight for each in env.pool if each.rent_weight is not None}))
         self.begin(iteration)
 
     def begin(self, iteration: int) -> None:
-        """Turn to another iteration, with an empty tally."""
+        """Start another iteration, with empty totals."""
         self._iteration = iteration
-        self.tally = IterationTally(families=self._families)
+        self.counters = IterationCounters(families=self._families, rents=self._rents)
 
     def state_dict(self) -> State:
-        """Which iteration it is, and the tally so far."""
-        return {"iteration": self._iteration, "tally": self.tally.state_dict()}
+        """Return the number of the iteration, and its totals so far."""
+        return {"iteration": self._iteration, "tally": self.counters.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on in that iteration."""
-        self._iteration, self.tally = state["iteration"], IterationTally.from_state(state["tally"])
+        """Restore the iteration and its totals."""
+        self._iteration, self.counters = state["iteration"], IterationCounters.from_state(state["tally"])
 
     def __call__(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
-        """Take in one step."""
-        self.tally.add(observation, actions, result)
+        """Record one step."""
+        self.counters.add(observation, actions, result)
         twins = self._env.rewarder.twins
         if twins is not None:
             curves = [twins[episode.instance] for episode in result.episodes]
-            self.tally.never_accuracies += [float(curve.accuracy[-1]) for curve in curves]
-            bits = [self._env.nursery.task.val.bits_per_byte(float(curve.loss[-1])) for curve in curves]
-            self.tally.never_bits += [each for each in bits if each is not None]
+            self.counters.never_accuracies += [float(curve.accuracy[-1]) for curve in curves]
+            bits = [self._env.loader.task.val.bits_per_byte(float(curve.loss[-1])) for curve in curves]
+            self.counters.never_bits += [each for each in bits if each is not None]
         self._emit_lifecycle(result)
         if self._hub.wants(LastAction):
             self._emit_actions(observation, actions, result)
@@ -67,15 +68,15 @@ class IterationRecorder:
             self._emit_episode(episode, result)
 
     def _emit_lifecycle(self, result: StepResult) -> None:
-        """Gates and stage changes, first those of the action, then the mechanical ones."""
+        """Emit gates and stage changes, first those of the action, then the automatic ones."""
         epochs = result.epochs.tolist()
         steps = (
-            (result.applied.verdicts, result.stages_before, result.transitions.before),
-            (result.transitions.verdicts, result.transitions.before, result.transitions.after),
+            (result.applied.gates, result.stages_before, result.transitions.before),
+            (result.transitions.gates, result.transitions.before, result.transitions.after),
         )
-        for verdicts, before, after in steps:
+        for gates, before, after in steps:
             if self._hub.wants(GateEvaluated):
-                for gate in verdicts.records():
+                for gate in gates.records():
                     self._hub.emit(
                         GateEvaluated(
                             environment=self._env.first + gate.environment,
@@ -102,7 +103,7 @@ class IterationRecorder:
                     )
 
     def _emit_actions(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
-        """One record per environment; a head is flagged as masked when it had fewer choices than its size."""
+        """Emit one record per environment; a head is flagged as masked if it had fewer legal choices than its size."""
         masks, envs = observation.masks, torch.arange(len(actions))
         op, slot = actions[:, Head.OP], actions[:, Head.SLOT]
         free = (masks.op, masks.slot[envs, op], masks.blueprint[envs, slot])
@@ -111,15 +112,17 @@ class IterationRecorder:
         flags = masked.tolist()
         rows, success, epochs = actions.tolist(), result.applied.success.tolist(), result.epochs.tolist()
         for env, row in enumerate(rows):
+            chosen = describe(row, 0.0, self._env.slot_ids, blueprint_ids())  # what depends on alpha is not recorded
             self._hub.emit(
-                LastAction.from_indices(
-                    row,
+                LastAction(
                     environment=self._env.first + env,
                     iteration=self._iteration,
                     epoch=epochs[env],
-                    slot_ids=self._env.slot_ids,
-                    blueprint_ids=blueprint_ids(),
-                    masked=flags[env],
+                    op=chosen.op,
+                    slot=chosen.slot,
+                    blueprint=chosen.blueprint,
+                    style=chosen.style,
+                    masked=dict(zip(HEADS, flags[env], strict=True)),
                     success=success[env],
                 )
             )
@@ -172,13 +175,13 @@ def _blueprint_name(index: int) -> str | None:
 
 
 class TimelineRecorder:
-    """Keeps what every slot of every environment went through, from the start of its first episode."""
+    """Recorder of every slot of every environment, from the start of its first episode."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]] = []
 
     def add(self, env: GrowthEnv, actions: Tensor, result: StepResult) -> None:
-        """Take in one step of all environments."""
+        """Record one step of all environments."""
         self._rows.append(
             (
                 result.transitions.before,
@@ -191,7 +194,7 @@ class TimelineRecorder:
         )
 
     def timeline(self, env: GrowthEnv, episode: EpisodeRecord, controller: str) -> EpisodeTimeline:
-        """The first episode of one environment; what came after a crash is left out."""
+        """Return the first episode of one environment, without the epochs after a crash."""
         stages, alphas, blueprints, actions, success, accuracy = (
             torch.stack(column[: episode.num_epochs])[:, episode.environment]
             for column in zip(*self._rows, strict=True)
@@ -199,12 +202,14 @@ class TimelineRecorder:
         instance = episode.instance
         twin = None if env.rewarder.twins is None else env.rewarder.twins[instance].accuracy[: len(stages)]
         return EpisodeTimeline(
+            slot_ids=tuple(env.slot_ids),
             stages=stages,
+            blueprints=tuple(tuple(map(_blueprint_name, row)) for row in blueprints.tolist()),
             alphas=alphas,
-            blueprints=blueprints,
             ops=tuple(_marks(actions.tolist(), success.tolist())),
             val_accuracy=accuracy,
             twin_accuracy=twin,
+            scored=episode.val_accuracy,
             family=instance.family,
             instance=instance.index,
             controller=controller,

@@ -1,43 +1,63 @@
-"""Statistics of an evaluation: how far one controller is from another, and how sure that is.
+"""Statistics of an evaluation: differences between controllers, and their uncertainty.
 
-A table holds one number per run seed (row) and instance (column); all rows are measured on the same instances. Both
-are samples: another run of the same learner, or another host of the same family, would have given other numbers. An
-interval that leaves out either is too short.
+A table holds one number per run seed (row) and instance (column); all rows are measured on the same instances. Both are
+samples: another run of the same learner, or another host of the same family, would have given other numbers. An
+interval that ignores either is too short.
 
 Axis legend: R = run seeds, I = instances, B = draws, N = values.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
-Statistic = Callable[[Tensor, Tensor], Tensor]
-"""From values ``[N]`` and weights ``[..., N]`` to ``[...]``; scaling all weights changes nothing."""
+from esper.telemetry.confidence import LEVEL, least_draws
 
-LEVEL = 0.95
-"""Coverage of every interval that Esper reports."""
+Statistic = Callable[[Tensor, Tensor], Tensor]
+"""Function from values ``[N]`` and weights ``[..., N]`` to ``[...]``, invariant to scaling of all weights."""
 
 CHUNK_VALUES = 1 << 20
-"""Weights held at a time: 8 MiB."""
+"""Number of weights held in memory at a time: 8 MiB."""
 
 
 class Interval(NamedTuple):
     """An estimate and its confidence interval.
 
-    ``over_runs`` is false if there was a single run seed: what another run of the learner would give is then not in the
-    interval.
+    ``over_runs`` is false for a single run seed, whose interval does not include the variation between runs.
     """
 
     estimate: float
     low: float
     high: float
     over_runs: bool
+
+
+class Mean(NamedTuple):
+    """A mean and its standard error, which is ``None`` for a single value."""
+
+    mean: float
+    sem: float | None
+
+
+def mean_sem(values: Tensor) -> Mean | None:
+    """Return mean and standard error of the mean, ``None`` for no values.
+
+    Args:
+        values: ``[N]``, one number per host; NaN makes the result NaN, so leave out values that were not measured.
+
+    Returns:
+        mean, and s / sqrt(N) with s the sample standard deviation (divisor N - 1), in float64.
+    """
+    count = values.numel()
+    if count == 0:
+        return None
+    exact = values.to(torch.float64)
+    sem = float(exact.std() / count**0.5) if count > 1 else None
+    return Mean(float(exact.mean()), sem)
 
 
 class Variance(NamedTuple):
@@ -48,7 +68,7 @@ class Variance(NamedTuple):
 
 
 def mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Mean.
+    """Compute a weighted mean.
 
     Args:
         values: ``[N]``.
@@ -63,8 +83,8 @@ def mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def iqm(values: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Interquartile mean: the mean of the middle half (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of
-    the Statistical Precipice").
+    """Compute the interquartile mean, the mean of the middle half (Agarwal et al. 2021, "Deep Reinforcement Learning at
+    the Edge of the Statistical Precipice").
 
     Exactly a quarter of the weight is cut at either end. A value on the border counts in part.
 
@@ -92,7 +112,7 @@ def crossed_bootstrap(
     level: float = LEVEL,
     statistic: Statistic = mean,
 ) -> Interval:
-    """Confidence interval of a statistic of a table whose rows and columns are both samples.
+    """Compute a confidence interval for a statistic of a table whose rows and columns are both samples.
 
     Every draw resamples run seeds, and independently of them instances within each stratum, with replacement (the
     pigeonhole bootstrap: Owen 2007, "The pigeonhole bootstrap"; McCullagh 2000, "Resampling and exchangeable arrays").
@@ -110,12 +130,12 @@ def crossed_bootstrap(
     Args:
         differences: ``[R, I]``: row r is run seed r, column i an instance, the same for all rows. For two controllers,
             the one's number minus the other's.
-        strata: what each of the I instances was drawn from (its family). Strata of one instance are pooled, since one
-            instance does not show how much its stratum varies (collapsed strata: Cochran 1977, "Sampling Techniques",
-            section 5A.12); a single one joins the smallest other stratum.
+        strata: stratum (family) of each of the I instances. Strata of one instance are pooled, since one instance does
+            not show how much its stratum varies (collapsed strata: Cochran 1977, "Sampling Techniques", section 5A.12);
+            a single one joins the smallest other stratum.
         generator: source of the draws; on the CPU.
-        draws: B, :func:`least_draws` of the level at least.
-        level: coverage asked for, in (0, 1).
+        draws: B, at least :func:`~esper.telemetry.confidence.least_draws` of the level.
+        level: requested coverage, in (0, 1).
         statistic: :func:`mean` or :func:`iqm`, of all R x I numbers.
 
     Returns:
@@ -144,14 +164,16 @@ def crossed_bootstrap(
     spread = float(sample.var(correction=0))
     factor = 1.0
     if variance.value > 0.0 and spread > 0.0:
-        factor = (variance.value / spread) ** 0.5 * float(stdtrit(variance.freedom, upper) / ndtri(upper))
+        factor = (variance.value / spread) ** 0.5 * _tails(variance.freedom, upper)
     low, high = (estimate + factor * (ends - estimate)).tolist()
     return Interval(estimate, min(low, estimate), max(high, estimate), num_runs > 1)
 
 
-def least_draws(level: float) -> int:
-    """Draws that put one into each tail outside a confidence level: of fewer, the ends of an interval say nothing."""
-    return math.ceil(round(2.0 / (1.0 - level), 6))
+def _tails(freedom: float, probability: float) -> float:
+    """Return the quantile of Student's distribution over that of the normal one."""
+    from scipy.special import ndtri, stdtrit  # not above: a run's first iteration does not wait for it
+
+    return float(stdtrit(freedom, probability) / ndtri(probability))
 
 
 def probability_of_improvement(
@@ -163,18 +185,18 @@ def probability_of_improvement(
     draws: int = 10_000,
     level: float = LEVEL,
 ) -> Interval:
-    """Probability that ``a`` is above ``b``, a tie counted half, with its crossed-bootstrap interval.
+    """Estimate the probability that ``a`` is above ``b``, a tie counted half, with its crossed-bootstrap interval.
 
     Agarwal et al. 2021 (see :func:`iqm`), but run seed r of ``a`` is only compared with run seed r of ``b``, as in all
-    paired differences here. The interval ends within [0, 1].
+    paired differences here. The interval stays within [0, 1].
 
     Args:
         a: ``[R, I]``.
-        b: ``[R, I]``, or ``[1, I]`` for a controller that has no run seeds.
+        b: ``[R, I]``, or ``[1, I]`` for a controller without run seeds.
         strata, generator, draws, level: see :func:`crossed_bootstrap`.
 
     Raises:
-        ValueError: as for :func:`crossed_bootstrap`, or the shapes of ``a`` and ``b`` do not go together.
+        ValueError: as for :func:`crossed_bootstrap`, or the shapes of ``a`` and ``b`` do not match.
     """
     if a.ndim != 2 or b.ndim != 2 or b.shape[1] != a.shape[1] or b.shape[0] not in (1, a.shape[0]):
         raise ValueError(f"a must be [R, I] and b [R, I] or [1, I], got {list(a.shape)} and {list(b.shape)}")
@@ -184,7 +206,7 @@ def probability_of_improvement(
 
 
 def influence(table: Tensor, statistic: Statistic) -> Tensor:
-    """How much each number of a table moves a statistic, to first order.
+    """Compute the first-order effect of each number of a table on a statistic.
 
     The derivative by the number's weight (infinitesimal jackknife: Jaeckel 1972; Efron 1982, "The Jackknife, the
     Bootstrap and Other Resampling Plans", chapter 6). For the mean: the number minus the mean.
@@ -201,13 +223,13 @@ def influence(table: Tensor, statistic: Statistic) -> Tensor:
 
 
 def crossed_variance(table: Tensor, groups: Sequence[Tensor]) -> Variance:
-    """Variance of the mean of a table under random run seeds and random instances within fixed groups.
+    """Estimate the variance of the mean of a table under random run seeds and random instances within fixed groups.
 
-    Two-way random effects: with variance a of run seeds, b of instances, e of single cells, the mean varies by
-    a/R + b/I + e/(RI). The spread of row means shows a/R + e/(RI), that of column means within groups b/I + e/(RI),
-    and the residuals e/(RI): row + column - residual is unbiased. It is no less than either of the first two, so the
-    larger of them is taken where it comes out below. A run seed that suits one family better than another is part of
-    the row means. Degrees of freedom after Satterthwaite 1946, "An approximate distribution of estimates of variance
+    Two-way random effects: with variance a of run seeds, b of instances, e of single cells, the mean varies by a/R +
+    b/I + e/(RI). The spread of row means shows a/R + e/(RI), that of column means within groups b/I + e/(RI), and the
+    residuals e/(RI): row + column - residual is unbiased. It is never less than either of the first two, so the larger
+    of them is used if the estimate is below. Differences between run seeds that favour one family are part of the row
+    means. Degrees of freedom after Satterthwaite 1946, "An approximate distribution of estimates of variance
     components"; groups may differ in variance.
 
     Args:
@@ -237,12 +259,12 @@ def crossed_variance(table: Tensor, groups: Sequence[Tensor]) -> Variance:
 
 
 def times_drawn(groups: Sequence[Tensor], draws: int, generator: torch.Generator) -> Tensor:
-    """How often each of n things comes up if every group is resampled with replacement.
+    """Draw how often each of n things occurs if every group is resampled with replacement.
 
     Args:
         groups: indices of the things in each group; together 0 to n - 1.
-        draws: B.
-        generator: on the CPU.
+        draws: number of draws, B.
+        generator: source of randomness, on the CPU.
 
     Returns:
         ``float64 [B, n]``.
@@ -256,14 +278,14 @@ def times_drawn(groups: Sequence[Tensor], draws: int, generator: torch.Generator
 
 
 def _total(plus: Sequence[Variance], minus: Sequence[Variance] = ()) -> Variance:
-    """Sum and difference of independent variances, with Satterthwaite's degrees of freedom."""
+    """Add and subtract independent variances, with Satterthwaite's degrees of freedom."""
     value = sum(part.value for part in plus) - sum(part.value for part in minus)
     scatter = sum(part.value**2 / part.freedom for part in (*plus, *minus))
     return Variance(value, value**2 / scatter if scatter > 0.0 else 1.0)
 
 
 def _groups(strata: Sequence[str]) -> Iterator[list[int]]:
-    """Indices of each stratum, those of one instance pooled."""
+    """Iterate over the indices of each stratum, with strata of one instance pooled."""
     members: dict[str, list[int]] = {}
     for index, stratum in enumerate(strata):
         members.setdefault(stratum, []).append(index)
@@ -277,7 +299,7 @@ def _groups(strata: Sequence[str]) -> Iterator[list[int]]:
 
 
 def _check(table: Tensor, strata: Sequence[str], draws: int, level: float) -> list[Tensor]:
-    """Refuse what has no interval; the groups of instances otherwise."""
+    """Refuse arguments for which there is no interval; return the groups of instances."""
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         raise ValueError(f"a table must be [R, I] with R >= 1 and I >= 2, got {list(table.shape)}")
     if len(strata) != table.shape[1]:

@@ -1,7 +1,7 @@
-"""The mirror of a run in Weights & Biases. The run folder is the truth; whatever fails here costs only the mirror.
+"""Mirroring of a run to Weights & Biases. The run folder is the primary record; a failure here affects only the mirror.
 
-One W&B run per run folder: its id is made once and kept there, so that a resumed run goes on as the same one. W&B is
-imported only when it is wanted.
+There is one W&B run per run folder, whose id is stored in the folder, so that a resumed run continues the same W&B run.
+``wandb`` is imported only when needed.
 """
 
 from __future__ import annotations
@@ -11,37 +11,36 @@ import json
 import math
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any
 
 from esper.runtime.files import write_atomic
+from esper.runtime.options import WandbMode
 from esper.runtime.records import Metrics, read_jsonl
 from esper.runtime.run_folder import RunFolder, RunState, final_state
 from esper.runtime.terminal import say
-from esper.telemetry.closing_tables import PlainTable, closing_numbers, controllers_table, lifecycle_tables
-from esper.telemetry.events import Event
+from esper.telemetry.events import Anomaly, Event, StageChanged
 from esper.telemetry.hub import Logger
+from esper.telemetry.lifecycle import PlainTable, anomaly_counts, changes_table, lifecycle_tables
+from esper.telemetry.results import best_numbers, closing_numbers, controllers_table
 
 if TYPE_CHECKING:
     import wandb
 
 STEP = "iteration"
-OFFLINE = "offline"
-ONLINE = "online"
-Mode: TypeAlias = Literal["online", "offline"]
-DISABLED = "disabled"
 CHECKPOINT = "last.pt"
 NOT_IN_IDS = re.compile(r"[^\w.-]")
 MAX_NAME = 100
-"""Letters of a run's name that go into its id: W&B takes ids of up to 128."""
+"""Largest number of characters of a run's name in its id; W&B allows ids of up to 128."""
 
 
 def check_online() -> None:
-    """Refuse ``wandb.mode=online`` where nobody is logged in: better now than in the middle of the night.
+    """Refuse ``wandb.mode=online`` without a login, before the run starts.
 
     Raises:
-        ValueError: says how to log in.
+        ValueError: there is no login; the message explains how to log in.
     """
     import wandb
 
@@ -50,13 +49,13 @@ def check_online() -> None:
         if wandb.login(prompt=False, verify=False):
             return
     raise ValueError(
-        "wandb.mode: 'online' needs an account, and nobody is logged in: say wandb login (or set WANDB_API_KEY), or "
+        "wandb.mode: 'online' needs an account, and nobody is logged in: run wandb login (or set WANDB_API_KEY), or "
         "choose from disabled, offline"
     )
 
 
 def run_id(folder: RunFolder, name: str) -> str:
-    """The id of a run folder in W&B: its name with something random behind it, made once and kept in the folder."""
+    """Return the W&B id of a run folder: its name with a random suffix, created once and stored in the folder."""
     file = folder.path / "wandb" / "run-id"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,36 +63,47 @@ def run_id(folder: RunFolder, name: str) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-class WandbLogger:
-    """Sends metrics; ``None`` and what is not finite were not measured, and are left out.
+class WandbLogger(Logger):
+    """Logger that sends metrics to W&B, without values that are ``None`` or not finite, and anomalies.
+
+    The summary counts anomalies, and the first of each name is an alert.
 
     Args:
-        run: a started W&B run, which others finish.
+        run: a started W&B run, which the caller finishes.
+        anomalies: number of anomalies so far, by name.
+        timeline_every: iterations between two that are sent with a table of their stage changes.
     """
 
     name = "wandb"
 
-    def __init__(self, run: wandb.Run) -> None:
+    def __init__(self, run: wandb.Run, anomalies: Mapping[str, int], timeline_every: int) -> None:
         self._run = run
+        self._anomalies = Counter(anomalies)
+        self._timeline_every = timeline_every
+        self._changes: list[StageChanged] = []
         self.latest = 0
 
     def event(self, event: Event) -> None:
-        """Events go in tables, at the end."""
+        """Keep a stage change; count an anomaly."""
+        if isinstance(event, StageChanged):
+            self._changes.append(event)
+        elif isinstance(event, Anomaly):
+            self._anomalies[event.name] += 1
+            self._run.summary.update({f"anomalies/{event.name}": self._anomalies[event.name]})
+            if self._anomalies[event.name] == 1:
+                text = f"iteration {event.iteration}: {event.message}"
+                self._run.alert(f"{event.name} in {self._run.name}", text, level="WARN")
 
     def metrics(self, iteration: int, metrics: Metrics) -> None:
         """Send one iteration."""
-        measured = {key: value for key, value in metrics.items() if value is not None and math.isfinite(value)}
-        self._run.log({STEP: iteration, **measured}, step=iteration, commit=True)
+        sent: dict[str, Any] = {
+            key: value for key, value in metrics.items() if value is not None and math.isfinite(value)
+        }
+        if self._changes and iteration % self._timeline_every == 0:
+            sent["timeline/iteration"] = _table(changes_table(self._changes))
+        self._changes.clear()
+        self._run.log({STEP: iteration, **sent}, step=iteration, commit=True)
         self.latest = iteration
-
-    def stage(self, message: str, done: int, total: int) -> None:
-        """Preparations are not recorded."""
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def close(self, status: str) -> None:
-        """Nothing: the run goes on until its closing tables are there."""
 
 
 def _warn(message: str) -> None:
@@ -107,46 +117,52 @@ def mirrored(
     name: str,
     job_type: str,
     config: Mapping[str, Any],
-    mode: str,
+    mode: WandbMode | None,
     project: str,
     entity: str | None,
     group: str | None,
     tags: Sequence[str],
     timeout: float,
     checkpoint: bool = False,
+    timeline_every: int = 1,
+    tell: Callable[[str], None] = say,
     warn: Callable[[str], None] = _warn,
 ) -> Iterator[list[Logger]]:
-    """Mirror what happens in this block, and finish the W&B run however the block ends.
+    """Mirror a run to W&B within this block, and finish the W&B run however the block ends.
 
     Args:
-        folder: of the run; W&B's own files go to ``wandb/`` in it.
-        name: of the run.
+        folder: folder of the run; W&B's own files go to ``wandb/`` in it.
+        name: name of the run.
         job_type: train or evaluate.
         config: effective configuration, plain values.
-        mode: ``disabled``, ``offline`` or ``online``. A server that cannot be reached turns online into offline.
-        project, entity, group, tags: where the run is found.
+        mode: connection, ``None`` is none. If the server cannot be reached, online becomes offline.
+        project, entity, group, tags: W&B's fields of the run.
         timeout: seconds to wait for the server, at the start and at the end.
         checkpoint: send the last checkpoint of a finished run as an artifact.
-        warn: how to report what goes wrong, once each.
+        timeline_every: iterations between two tables of stage changes.
+        tell: function that is told the run's address.
+        warn: function that reports errors, once each.
 
     Yields:
-        loggers for the hub: one, or none if the mirror is disabled or could not be started.
+        loggers for the hub: one, or none if mirroring is disabled or could not be started.
     """
-    if mode == DISABLED:
+    if mode in (None, WandbMode.disabled):
         yield []
         return
     try:
         identity = {"id": run_id(folder, name), "name": name, "project": project, "entity": entity, "group": group}
         own = {"job_type": job_type, "tags": list(tags), "config": dict(config), "dir": str(folder.path)}
         run = _start(identity | own, mode, timeout, warn)
-    # A folder that cannot be written, a library that is broken: no fault of what only watches may cost a run.
+    # An unwritable folder or a broken library must not stop a run: mirroring is optional.
     except Exception as error:
         warn(f"cannot be started, this run is not mirrored ({_line(error)})")
         run = None
     if run is None:
         yield []
         return
-    logger = WandbLogger(run)
+    if not run.offline:
+        tell(f"W&B run {run.url}")
+    logger = WandbLogger(run, anomaly_counts(folder.events), timeline_every)
     try:
         yield [logger]
     except BaseException as error:
@@ -156,8 +172,8 @@ def mirrored(
     _end(run, logger, folder, RunState.FINISHED, checkpoint, warn)
 
 
-def _start(settings: Mapping[str, Any], mode: str, timeout: float, warn: Callable[[str], None]) -> wandb.Run:
-    """Start or continue a W&B run; offline where online cannot be. Raises what W&B raises if that fails too."""
+def _start(settings: Mapping[str, Any], mode: WandbMode, timeout: float, warn: Callable[[str], None]) -> wandb.Run:
+    """Start or continue a W&B run, offline if online fails. Raises W&B's error if that fails too."""
     import wandb
 
     try:
@@ -165,12 +181,12 @@ def _start(settings: Mapping[str, Any], mode: str, timeout: float, warn: Callabl
         own = {key: value for key, value in settings.items() if key != "id" or sweep is None}
         run = wandb.init(
             **own,
-            mode=cast(Mode, mode),
-            resume="allow" if mode == ONLINE else None,
+            mode=mode.value,
+            resume="allow" if mode == WandbMode.online else None,
             reinit="create_new",
             settings=wandb.Settings(
                 silent=True,
-                console="off",
+                console="wrap",
                 save_code=False,
                 init_timeout=timeout,
                 finish_timeout=timeout,
@@ -181,11 +197,11 @@ def _start(settings: Mapping[str, Any], mode: str, timeout: float, warn: Callabl
         run.define_metric("*", step_metric=STEP)
     # What the service raises when it cannot be reached is not a closed list.
     except Exception as error:
-        if mode != ONLINE:
+        if mode != WandbMode.online:
             raise
         warn(f"cannot be reached ({_line(error)}): this run is kept for wandb sync {settings['dir']}/wandb/offline-*")
         wandb.teardown()  # W&B's service still holds the id
-        return _start(settings, OFFLINE, timeout, warn)
+        return _start(settings, WandbMode.offline, timeout, warn)
     return run
 
 
@@ -197,8 +213,9 @@ def _end(
     checkpoint: bool,
     warn: Callable[[str], None],
 ) -> None:
-    """Send what a run leaves behind, and finish it: successful, failed, or to be continued."""
+    """Send the results of a run, and finish it as successful, failed, or preempted."""
     try:
+        run.summary.update(best_numbers(_records(folder)))
         if state is RunState.FINISHED:
             _send_closing(run, max(logger.latest, _iterations(folder)), folder)
             if checkpoint:
@@ -214,9 +231,13 @@ def _end(
 
 
 def _iterations(folder: RunFolder) -> int:
-    """Iterations of a run, those before this process included: it may have had only the comparison left to do."""
-    records = read_jsonl(folder.metrics) if folder.metrics.exists() else []
+    """Count the iterations of a run, including those before this process, which may only have done the comparison."""
+    records = _records(folder)
     return int(records[-1]["iteration"]) if records else 0
+
+
+def _records(folder: RunFolder) -> list[dict[str, Any]]:
+    return read_jsonl(folder.metrics) if folder.metrics.exists() else []
 
 
 def _send_closing(run: wandb.Run, latest: int, folder: RunFolder) -> None:
@@ -248,5 +269,5 @@ def _send_checkpoint(run: wandb.Run, folder: RunFolder) -> None:
 
 
 def _line(error: Exception) -> str:
-    """An error in one line."""
+    """Format an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

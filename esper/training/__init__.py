@@ -1,1 +1,1 @@
-"""Training a controller: one run from its start to its report."""
+"""Training of a controller: one run from its start to its report."""

@@ -1,111 +1,74 @@
-"""The end of a run: closing table, plots and ``result.json``."""
+"""Report at the end of a training run: an evaluation with one run seed, and plots of learning."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from esper.config.root import Console as ConsoleMode
-from esper.evaluation.play import Outcome, paired_difference
-from esper.experiment.build import Laboratory
-from esper.experiment.members import Member
-from esper.runtime.provenance import environment_info
+from rich.console import RenderableType
+
+from esper.config.root import SaveGrown
+from esper.evaluation.closing import closing_report, draw_timelines
+from esper.evaluation.play import Outcome
+from esper.evaluation.results import ControllerResult, logged_record, result_rows
+from esper.experiment.build import Experiment
+from esper.experiment.rank_info import RankInfo
+from esper.runtime.controller_names import LEARNED, NEVER
 from esper.runtime.records import read_jsonl
 from esper.runtime.run_folder import RunFolder
-from esper.runtime.terminal import console, say
-from esper.telemetry.summary import Mean
-from esper.views.plots import learning_curve, op_mix
-from esper.views.text import closing_table
-from esper.views.timeline_plot import slot_timeline
-
-LEARNED = "learned"
+from esper.telemetry.results import OF_TRAINING, middle
+from esper.views.result_tables import compute_line, training_table, verdict
+from esper.views.text import with_spread
 
 
-def closing_report(
-    laboratory: Laboratory,
+def training_report(
+    experiment: Experiment,
     folder: RunFolder,
     outcomes: Sequence[Outcome],
-    members: Sequence[Member],
+    rank_infos: Sequence[RankInfo],
+    saved: Sequence[Path] = (),
     *,
-    wall_seconds: float,
+    elapsed: Callable[[], float],
 ) -> None:
-    """Draw, write and print what came out of a run."""
-    config = laboratory.config
+    """Draw, write and print the results of a run.
+
+    ``saved`` are the files of grown networks that it keeps; ``elapsed`` returns the seconds of the run so far.
+    """
+    config = experiment.config
     metrics = read_jsonl(folder.metrics)
+    results = [ControllerResult(name=outcome.name, outcomes=(outcome,)) for outcome in outcomes]
+    rows = result_rows(results)
     if config.telemetry.plots:
-        _draw(laboratory, folder, outcomes, metrics)
-    differences = _differences(outcomes)
+        from esper.views.plots import learning_curve, op_mix  # not above: a run does not wait for matplotlib
+
+        never = [middle(row.val_accuracy) for row in rows if row.name == NEVER]
+        learning_curve(metrics, folder.plots / "learning_curve.png", never[0] if never else None)
+        op_mix(metrics, folder.plots / "op_mix.png")
+        draw_timelines(folder, results)
+    differences = {f"{LEARNED} - {row.name}": row.return_difference for row in rows if row.return_difference}
     rates = [record["charts/SPS"] for record in metrics]
-    folder.write_result(
+    title = f"{rows[0].num_hosts} {config.evaluation.split.hosts}, mean ± standard error over hosts"
+    told: list[RenderableType] = [training_table(rows, title), compute_line(rows)]
+    for pair, difference in differences.items():
+        told.append(f"return of {pair}, host by host: {with_spread(difference, '+.2f')}")
+    if words := verdict(rows):
+        told.append(words)
+    if config.evaluation.save_grown is not SaveGrown.none:
+        kept = f"{len(saved)} in {folder.grown}, for python -m esper.export" if saved else "none, no host kept a module"
+        told.append(f"grown networks: {kept}")
+    closing_report(
+        experiment,
+        folder,
+        [row.to_record(OF_TRAINING) for row in rows],
         {
-            "controllers": [outcome.summary().to_record() for outcome in outcomes],
-            "return_differences": {
-                f"{LEARNED} - {name}": difference and difference._asdict() for name, difference in differences.items()
-            },
-            "episodes": {outcome.name: _episodes(outcome) for outcome in outcomes},
+            "return_differences": {pair: difference._asdict() for pair, difference in differences.items()},
+            "episodes": {outcome.name: list(map(logged_record, outcome.episodes)) for outcome in outcomes},
             "seed": config.seed,
             "mapping": config.env.mapping.name,
-            "wall_seconds": wall_seconds,
             "env_epochs_per_second": sum(rates) / len(rates),
-            "ranks": [member.to_record() for member in members],
-            **environment_info(str(laboratory.device)),
-        }
+            "ranks": [info.to_record() for info in rank_infos],
+        },
+        told,
+        mode=config.telemetry.console,
+        elapsed=elapsed,
     )
-    if config.telemetry.console is not ConsoleMode.off:
-        _print(folder, outcomes, differences, wall_seconds)
-
-
-def _draw(
-    laboratory: Laboratory, folder: RunFolder, outcomes: Sequence[Outcome], metrics: list[dict[str, object]]
-) -> None:
-    finals = [outcome.summary().val_accuracy for outcome in outcomes if outcome.name == "never"]
-    never = finals[0].mean if finals and finals[0] else None
-    learning_curve(metrics, folder.plots / "learning_curve.png", never)
-    op_mix(metrics, folder.plots / "op_mix.png")
-    for outcome in outcomes:
-        if outcome.name != "never":
-            path = folder.plots / f"slot_timeline_{outcome.name}.png"
-            slot_timeline(outcome.timeline, path, laboratory.slot_ids)
-
-
-def _differences(outcomes: Sequence[Outcome]) -> dict[str, Mean | None]:
-    """Return of the learned controller minus that of each other one, paired by host."""
-    learned = [outcome for outcome in outcomes if outcome.name == LEARNED]
-    if not learned:
-        return {}
-    return {outcome.name: paired_difference(learned[0], outcome) for outcome in outcomes if outcome.name != LEARNED}
-
-
-def _episodes(outcome: Outcome) -> list[dict[str, object]]:
-    return [
-        {
-            "instance": episode.instance.index,
-            "family": episode.instance.family,
-            "return": episode.episode_return,
-            "val_accuracy": episode.val_accuracy,
-            "test_accuracy": episode.test_accuracy,
-            "val_bits": episode.val_bits,
-            "test_bits": episode.test_bits,
-            "added_parameters": episode.added_parameters,
-            "num_fossilized": episode.num_fossilized,
-            "kept": dict(episode.kept),
-            "num_germinated": episode.num_germinated,
-            "relative_flops": episode.relative_flops,
-            "crashed": episode.crashed,
-            "shapley": dict(episode.shapley),
-        }
-        for episode in outcome.episodes
-    ]
-
-
-def _print(
-    folder: RunFolder, outcomes: Sequence[Outcome], differences: dict[str, Mean | None], wall_seconds: float
-) -> None:
-    num_hosts = len(outcomes[0].episodes)
-    title = f"{num_hosts} held-out hosts, mean ± standard error over hosts"
-    console().print(closing_table([outcome.summary() for outcome in outcomes], title))
-    for name, difference in differences.items():
-        if difference is not None:
-            error = "" if difference.sem is None else f" ± {difference.sem:.2f}"
-            say(f"return of learned - {name}, host by host: {difference.mean:+.2f}{error}")
-    minutes, seconds = divmod(round(wall_seconds), 60)
-    say(f"{minutes} min {seconds} s; everything is in {folder.path}")

@@ -1,4 +1,4 @@
-"""How far a run is, beyond iterations: the time it took, and its best iteration so far."""
+"""Progress of a run: elapsed time, and the best iteration so far."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from time import perf_counter
 
 from esper.runtime.records import Metrics
 from esper.runtime.state import State
+from esper.runtime.waiting import waited
 
 SCORE = "charts/episodic_return"
 
 
 class Stopwatch:
-    """Seconds of a run, over all the processes that it took."""
+    """Elapsed seconds of a run, over all its processes and from the start of each command."""
 
     def __init__(self) -> None:
-        self._began = perf_counter()
+        self._began = perf_counter() - waited()
 
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Return the seconds since the run began."""
         return perf_counter() - self._began
 
     def state_dict(self) -> State:
-        """The time until now."""
+        """Return the elapsed time."""
         return {"seconds": self.seconds()}
 
     def load_state_dict(self, state: State) -> None:
-        """Add the time of earlier processes, up to the checkpoint that they left."""
+        """Add the time of earlier processes, up to their checkpoint."""
         self._began -= state["seconds"]
 
 
@@ -33,8 +34,8 @@ class Best:
     """The iteration with the highest mean return of training episodes; the first of equals.
 
     Attributes:
-        score: that return, ``None`` before any episode has ended.
-        iteration: which.
+        score: the highest mean return, ``None`` before any episode has ended.
+        iteration: number of the iteration.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Best:
         self.iteration = 0
 
     def take_in(self, iteration: int, metrics: Metrics) -> bool:
-        """Whether this iteration is the best so far."""
+        """Record an iteration, and return whether it is the best so far."""
         score = metrics[SCORE]
         if score is None or (self.score is not None and score <= self.score):
             return False
@@ -50,9 +51,9 @@ class Best:
         return True
 
     def state_dict(self) -> State:
-        """Score and iteration."""
+        """Return score and iteration."""
         return {"score": self.score, "iteration": self.iteration}
 
     def load_state_dict(self, state: State) -> None:
-        """Take both back."""
+        """Restore score and iteration."""
         self.score, self.iteration = state["score"], state["iteration"]

@@ -1,7 +1,7 @@
-"""The states of a run's ranks, rearranged for another number of ranks.
+"""Resharding: the states of a run's ranks, redistributed to another number of ranks.
 
-Environments keep their numbers and go on where they were; what does not belong to an environment is handed on where it
-can be. The run goes on soundly, but not to the bit: hosts are stacked otherwise, and ranks draw from other streams.
+Environments keep their numbers and continue where they were; other state is passed on where possible. The run remains
+valid, but not equal to the bit: hosts are stacked differently, and ranks use other random streams.
 """
 
 from __future__ import annotations
@@ -12,23 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.experiment.imitating import EXPERT
 from esper.runtime.state import State
-from esper.telemetry.counters import IterationTally
+from esper.telemetry.counters import IterationCounters
 
 BY_ENVIRONMENT = ("env", "buffer", "carry")
-"""Components in whose state every tensor has a leading environment axis, or is a row of a stack of environments."""
+"""Components whose state has a leading environment axis in every tensor, or rows of a stack of environments."""
+
+NOT_KEPT = ("recorder", "events", "twins", "num_threads", "device", EXPERT)
+"""Parts of a rank's state that are merged, sent by the first rank, recreated, or specific to a process; and that of an
+imitated controller, in a form of its own, which plays on as if its episodes began.
+"""
 
 
-def redistributed(states: Sequence[State], shares: Sequence[range]) -> list[State]:
-    """States of as many ranks as there are shares.
+def reshard(states: Sequence[State], shares: Sequence[range]) -> list[State]:
+    """Redistribute states to as many ranks as there are shares.
 
     Args:
-        states: of the ranks of the run so far, in order.
-        shares: which environments each rank has from now on.
+        states: states of the run's former ranks, in order.
+        shares: environments of each new rank.
 
     Returns:
-        One state per rank, without twins and, on ranks that are new, without random streams. ``waiting`` are events
-        that the first rank has not heard of yet: for it to emit.
+        One state per rank, without twins and, on ranks that are new, without random streams. ``waiting`` holds
+        events that the first rank has not received yet and must emit.
     """
     counts = [len(state["env"]["over"]) for state in states]
     starts = [sum(counts[:rank]) for rank in range(len(counts))]
@@ -37,17 +43,19 @@ def redistributed(states: Sequence[State], shares: Sequence[range]) -> list[Stat
         {name: _take(whole[name], share) for name in BY_ENVIRONMENT} | _streams(states, rank)
         for rank, share in enumerate(shares)
     ]
-    tallies = [IterationTally.from_state(state["recorder"]["tally"]) for state in states]
-    empty = IterationTally(families=tallies[0].families)
+    every = [IterationCounters.from_state(state["recorder"]["tally"]) for state in states]
+    empty = IterationCounters(families=every[0].families, rents=every[0].rents)
     for rank, state in enumerate(found):
-        tally = IterationTally.merged(tallies) if rank == 0 else empty
-        state["recorder"] = {"iteration": states[0]["recorder"]["iteration"], "tally": tally.state_dict()}
+        counters = IterationCounters.merged(every) if rank == 0 else empty
+        state["recorder"] = {"iteration": states[0]["recorder"]["iteration"], "tally": counters.state_dict()}
         state["waiting"] = [] if rank else [event for own in states[1:] for event in own["events"]["events"]]
     return found
 
 
 def _streams(states: Sequence[State], rank: int) -> State:
-    return {name: states[rank][name] for name in ("sampling", "shuffling")} if rank < len(states) else {}
+    """Return a rank's state that belongs to no environment: random streams, and that of its algorithm."""
+    own = states[rank].items() if rank < len(states) else ()
+    return {name: part for name, part in own if name not in (*BY_ENVIRONMENT, *NOT_KEPT)}
 
 
 def _is_stack(part: object) -> bool:
@@ -55,7 +63,7 @@ def _is_stack(part: object) -> bool:
 
 
 def _join(parts: Sequence[Any], starts: Sequence[int]) -> Any:
-    """All ranks' parts of a state as one, environments numbered from the first rank's first."""
+    """Join all ranks' parts of a state, with environments numbered from the first rank's first."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat(list(parts))
@@ -77,7 +85,7 @@ def _join(parts: Sequence[Any], starts: Sequence[int]) -> Any:
 
 
 def _take(whole: Any, share: range) -> Any:
-    """One rank's part of a state, environments numbered from its own first."""
+    """Select one rank's part of a state, with environments numbered from its own first."""
     if isinstance(whole, Tensor):
         return whole[share.start : share.stop].clone()
     if isinstance(whole, list):

@@ -1,4 +1,4 @@
-"""Collecting a rollout: the policy acts, the hosts train, the buffer fills.
+"""Collection of a rollout: the policy acts, or the controller that it imitates; the hosts train, the buffer fills.
 
 Axis legend: E = environments, T = steps, D = features.
 """
@@ -11,25 +11,28 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from esper.algorithms import RolloutBuffer
+from esper.controllers import Controller
+from esper.controllers.guarded import decide, start_anew
 from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
 from esper.envs.records import StepResult
 from esper.growth.actions import ActionMasks
+from esper.growth.legality import permitted
 from esper.policy import GrowthPolicy, Hidden, Normaliser
-from esper.ppo import RolloutBuffer
 from esper.runtime.state import State, copied, plain_fields
 
 OnStep = Callable[[Observation, Tensor, StepResult], None]
-"""Called with what the controller saw, the actions ``int64 [E, 8]``, and what they led to."""
+"""Function called after each step with the controller's observation, the actions ``int64 [E, 8]``, and the result."""
 
 
 @dataclass(slots=True)
-class Carry:
-    """What passes from one step to the next, and from one rollout to the next: environments go on in mid-episode.
+class RolloutState:
+    """State that one step, and one rollout, hands to the next: environments continue in mid-episode.
 
     Attributes:
-        observation: what the policy sees next.
-        hidden: its memory, each ``[E, H]``.
+        observation: next observation of the policy.
+        hidden: the policy's recurrent state, ``[E, H]`` each.
         raw: features ``float32 [E, D]`` of the steps of this rollout so far, before the normaliser.
     """
 
@@ -38,7 +41,7 @@ class Carry:
     raw: list[Tensor] = field(default_factory=list)
 
     def state_dict(self) -> State:
-        """All of it. Every tensor has a leading environment axis."""
+        """Return the state. Every tensor has a leading environment axis."""
         seen = self.observation
         return {
             "features": copied(seen.features),
@@ -49,8 +52,8 @@ class Carry:
         }
 
     @classmethod
-    def from_state(cls, state: State, device: torch.device) -> Carry:
-        """What this is the state of, with the policy's part of it on a device."""
+    def from_state(cls, state: State, device: torch.device) -> RolloutState:
+        """Rebuild from :meth:`state_dict`, with the policy's part on a device."""
         observation = Observation(
             features=state["features"], blueprint_index=state["blueprint_index"], masks=ActionMasks(**state["masks"])
         )
@@ -63,70 +66,82 @@ def collect(
     policy: GrowthPolicy,
     normaliser: Normaliser,
     buffer: RolloutBuffer,
-    carry: Carry,
+    rollout: RolloutState,
     generator: torch.Generator,
     on_step: OnStep,
     stop: Callable[[], object] = lambda: False,
+    expert: Controller | None = None,
 ) -> Tensor | None:
-    """Fill the buffer with T steps of every environment, or with those that are missing; moves ``carry`` on.
+    """Fill the buffer with T steps of every environment, or with the missing ones; update ``rollout``.
 
-    Environments are reset where, and only where, their episode ended; so is the policy's memory.
+    Environments are reset exactly where their episode ended; so are the policy's recurrent state and the expert.
 
     Args:
-        env: to be stepped.
-        policy, normaliser: who acts, and on what scale.
-        buffer: to be filled, or filled in part by a call that was stopped.
-        carry: where the environments are.
-        generator: of the policy's choices.
-        on_step: told of every step.
-        stop: asked after every step whether to leave it at that.
+        env: environment to step.
+        policy, normaliser: policy and its input scaling.
+        buffer: buffer to fill, possibly filled in part by a call that was stopped.
+        rollout: present state of the environments.
+        generator: generator of the policy's choices.
+        on_step: called after every step.
+        stop: called after every step; true stops here.
+        expert: chooses the actions in place of the policy, which looks on: the buffer holds its recurrent state, values
+            and log-probabilities.
 
     Returns:
-        Raw features ``float32 [E, T, D]``, for the normaliser to take in after the update; ``None`` if stopped, even
-        after the last step: the next call with the same arguments goes on from there.
+        Raw features ``float32 [E, T, D]``, to be added to the normaliser after the update; ``None`` if stopped, even
+        after the last step: the next call with the same arguments continues.
     """
-    device = carry.hidden[0].device
-    if not carry.raw:
-        buffer.start(carry.hidden)
+    device = rollout.hidden[0].device
+    if not rollout.raw:
+        buffer.start(rollout.hidden)
     while not buffer.full:
-        seen = carry.observation.to(device)
-        carry.raw.append(seen.features)
+        seen = rollout.observation.to(device)
+        rollout.raw.append(seen.features)
         features = normaliser(seen.features)
-        act = policy.act(
-            features, seen.blueprint_index, seen.masks, carry.hidden, generator, describe_row=_stages_of(env)
-        )
+        given = None if expert is None else _actions_of(expert, env, rollout.observation).to(device)
+        inputs = features, seen.blueprint_index, seen.masks, rollout.hidden
+        act = policy.act(*inputs, generator, describe_row=_stages_of(env), given=given)
         actions = act.actions.cpu()
         result = env.step(actions)
-        on_step(carry.observation, actions, result)
-        terminated = result.terminated.to(device)
-        bootstrap = None
-        if buffer.size + 1 == buffer.num_steps:
-            # The true next state, before any reset, with the memory that belongs to it.
-            following = result.observation.to(device)
-            bootstrap = policy.value(
-                normaliser(following.features), following.blueprint_index, following.masks, act.hidden
-            )
+        on_step(rollout.observation, actions, result)
+        terminated = result.terminated.to(device, non_blocking=True)
+        is_last = buffer.size + 1 == buffer.num_steps
+        bootstrap = _next_value(policy, normaliser, result, act.hidden) if is_last else None
         buffer.add(
             features=features,
             blueprint_index=seen.blueprint_index,
             masks=seen.masks,
             act=act,
-            reward=result.reward.to(device),
+            reward=result.reward,
             terminated=terminated,
-            truncated=torch.zeros_like(terminated),
+            truncated=torch.zeros_like(result.terminated),
             bootstrap_value=bootstrap,
         )
-        carry.observation = env.reset(result.terminated) if result.terminated.any() else result.observation
+        rollout.observation = env.reset(result.terminated) if result.terminated.any() else result.observation
+        if expert is not None and result.terminated.any():
+            start_anew(expert, result.terminated)
         ended = terminated[:, None]
-        carry.hidden = act.hidden[0].masked_fill(ended, 0.0), act.hidden[1].masked_fill(ended, 0.0)
+        rollout.hidden = act.hidden[0].masked_fill(ended, 0.0), act.hidden[1].masked_fill(ended, 0.0)
         if stop():
             return None
-    raw, carry.raw = torch.stack(carry.raw, dim=1), []
+    raw, rollout.raw = torch.stack(rollout.raw, dim=1), []
     return raw
 
 
+def _next_value(policy: GrowthPolicy, normaliser: Normaliser, result: StepResult, hidden: Hidden) -> Tensor:
+    """Return V of the true next state, before any reset, with its recurrent state, ``float32 [E]``."""
+    following = result.observation.to(hidden[0].device)
+    return policy.value(normaliser(following.features), following.blueprint_index, following.masks, hidden)
+
+
+def _actions_of(expert: Controller, env: GrowthEnv, observation: Observation) -> Tensor:
+    """Return a controller's actions, ``int64 [E, 8]``, with WAIT in place of illegal ones, which do nothing either."""
+    actions = decide(expert, env.view(observation))
+    return actions * permitted(observation.masks, actions)[:, None]
+
+
 def _stages_of(env: GrowthEnv) -> Callable[[int], str]:
-    """Names an environment's stages when its masks turn out to be broken."""
+    """Return a function that names an environment's stages, for error messages."""
 
     def describe(row: int) -> str:
         return ", ".join(f"{slot_id} {report.stage.name}" for slot_id, report in env.reports(row).items())

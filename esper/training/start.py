@@ -1,4 +1,4 @@
-"""How a run starts: afresh, from its last checkpoint, or not at all because it has finished."""
+"""Start of a run: from the beginning, from its last checkpoint, or not at all because it has finished."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from esper.config import to_plain
+from esper.config.identity import FREE_ON_RESUME, differences
 from esper.config.root import Config
 from esper.experiment.checkpoint import CheckpointError, checkpoint_path, config_of, load_checkpoint
-from esper.experiment.resume import FREE, differences, require_continuable
+from esper.experiment.resume import resumed_config
 from esper.experiment.transfer import check_source
 from esper.runtime.devices import device_name, intra_op_threads
 from esper.runtime.ranks import Ranks
@@ -20,13 +21,13 @@ from esper.runtime.state import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a run starts.
+    """Starting point of a run.
 
     Attributes:
-        config: with which.
-        reopens: whether the folder holds the run already.
-        finished: whether nothing is left to do.
-        record: checkpoint to go on from; ``None`` = from the beginning.
+        config: configuration of the run.
+        reopens: true if the folder holds the run already.
+        finished: true if nothing is left to do.
+        record: checkpoint to resume from; ``None`` = from the beginning.
         source: checkpoint whose policy a new run starts from.
     """
 
@@ -38,17 +39,17 @@ class Start:
 
     @property
     def training(self) -> State:
-        """State of training at the checkpoint."""
+        """Training state in the checkpoint."""
         assert self.record is not None, "a run that starts afresh has no state"
         training: State = self.record["training"]
         return training
 
     def same_ranks(self, ranks: Ranks) -> bool:
-        """Whether the run had as many ranks before."""
+        """Return whether the checkpoint was saved by the same number of ranks; true for a new run."""
         return self.record is None or len(self.training["ranks"]) == ranks.size
 
     def set_threads(self, ranks: Ranks) -> None:
-        """As many threads as the run had, since sums depend on it; otherwise as many as the configuration says."""
+        """Use as many threads as the run had, since sums depend on it; for a new run, the configured number."""
         threads = intra_op_threads(self.config.num_threads, ranks.local_size)
         if self.record is not None and self.same_ranks(ranks):
             before = self.record["config"]["num_threads"]
@@ -57,7 +58,7 @@ class Start:
         torch.set_num_threads(threads)
 
     def lines(self, ranks: Ranks, device: torch.device) -> list[str]:
-        """What a person should know about it, said by the first rank on its device."""
+        """Return messages for the user, printed by the first rank."""
         if not self.reopens:
             return []
         if self.record is None:
@@ -80,24 +81,24 @@ def _within(training: State) -> str:
     return f" and {step} steps" if step else ""
 
 
-def how_to_start(folder: RunFolder, config: Config) -> Start:
-    """What ``resume`` asks for in this folder.
+def find_start(folder: RunFolder, config: Config) -> Start:
+    """Determine the starting point that ``resume`` requests in this folder.
 
     Raises:
-        UsageError: the run there cannot go on as asked.
+        UsageError: the run there cannot be resumed as requested.
         CheckpointError: its last checkpoint cannot be used.
     """
     if config.resume is None or not folder.holds_run:
         return Start(config=replace(config, resume=None), source=_source(config))
-    config = require_continuable(folder, config)
+    config = resumed_config(folder, config)
     path = folder.last_checkpoint
     record = load_checkpoint(path) if path.exists() or path.is_symlink() else None
     if record is None:
         _require_none_lost(folder)
     else:
         if "training" not in record:
-            raise CheckpointError(f"{path} holds a policy only, no state of training to go on from")
-        foreign = differences(to_plain(config_of(record, path)), config, FREE)
+            raise CheckpointError(f"{path} holds a policy only, no training state to resume from")
+        foreign = differences(to_plain(config_of(record, path)), to_plain(config), FREE_ON_RESUME)
         if foreign:
             raise CheckpointError(f"{path} is of another run: it has {'; '.join(foreign)}")
     done = record is None or record["iteration"] >= config.trainer.num_iterations
@@ -107,17 +108,17 @@ def how_to_start(folder: RunFolder, config: Config) -> Start:
 
 
 def _require_none_lost(folder: RunFolder) -> None:
-    """Refuse to begin again where a run has gone on for long, and only what it goes on from is gone."""
+    """Refuse to start again in a folder whose run has iterations but no last checkpoint."""
     kept = sorted(folder.checkpoints.glob("iteration-*.pt"))
     if len(kept) > 1:  # a run that is killed while it writes its first checkpoint may leave one without the other
         raise CheckpointError(
-            f"{folder.last_checkpoint} is gone, which the run would go on from: bring it back, or start a new run from "
-            f"the policy of {kept[-1].name} with checkpoint.path={kept[-1]}"
+            f"{folder.last_checkpoint} is missing, from which the run would resume: restore it, or start a new run "
+            f"from the policy of {kept[-1].name} with checkpoint.path={kept[-1]}"
         )
 
 
 def _source(config: Config) -> dict[str, Any] | None:
-    """What ``checkpoint.path`` names, if anything."""
+    """Read the checkpoint named by ``checkpoint.path``, if any."""
     if config.checkpoint.path is None:
         return None
     source = load_checkpoint(checkpoint_path(config.checkpoint.path))

@@ -1,1 +1,1 @@
-"""Everything that is drawn for people: terminal views, tables and figures."""
+"""Views: terminal output, tables and figures."""

@@ -10,27 +10,28 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from esper.runtime.choices import known
 from esper.runtime.records import Metrics
+from esper.runtime.terminal import ConsoleMode
 from esper.runtime.terminal import console as terminal
 from esper.telemetry.events import Anomaly, Event, HostCrashed
+from esper.telemetry.hub import Logger
 from esper.views.text import LIVE_WIDTH, clock, live_table, plain_line
 
-MODES: tuple[str, ...] = ("auto", "live", "plain", "off")
-
 STAGE_SECONDS = 5.0
-"""Least time between two plain lines about one long preparation."""
+"""Smallest number of seconds between two plain lines about one long preparation."""
 ETA_WINDOW = 10
 HISTORY = 512
 
 
-class ConsoleLogger:
-    """Shows progress where a person looks.
+class ConsoleLogger(Logger):
+    """Logger that shows progress in the terminal.
 
     Args:
         mode: ``live`` redraws one view, ``plain`` prints one line per iteration, ``off`` prints nothing, ``auto`` is
             live on a terminal and plain elsewhere.
         num_iterations: iterations of the whole run.
-        console: where to draw; standard output by default.
+        console: console to draw on; standard output by default.
         now: clock in seconds.
 
     Raises:
@@ -47,8 +48,7 @@ class ConsoleLogger:
         console: Console | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"unknown console mode {mode!r}: choose one of {', '.join(MODES)}")
+        known("console", mode, ConsoleMode)
         self._console = console or terminal()
         self._num_iterations = num_iterations
         self._now = now
@@ -61,7 +61,7 @@ class ConsoleLogger:
         self._silent = mode == "off"
 
     def event(self, event: Event) -> None:
-        """Count what the reader should know; shown with the next metrics."""
+        """Count anomalies and crashes, to be shown with the next metrics."""
         if isinstance(event, Anomaly):
             self._notices[event.name] += 1
         elif isinstance(event, HostCrashed):
@@ -83,18 +83,15 @@ class ConsoleLogger:
             self._print(f"{line}  ! {notices}" if notices else line)
 
     def eta(self, iteration: int) -> float | None:
-        """Seconds left after an iteration, from the mean of the last few; ``None`` before the first."""
+        """Estimate the seconds left after an iteration, from the mean of the last few; ``None`` before the first."""
         if not self._durations:
             return None
         return sum(self._durations) / len(self._durations) * (self._num_iterations - iteration)
 
-    def flush(self) -> None:
-        """Everything is on the screen."""
-
     def stage(self, message: str, done: int, total: int) -> None:
-        """Show how far a long preparation is; plain lines at most every few seconds, and at its end."""
+        """Show the progress of a long preparation; plain lines at most every few seconds, and at its end."""
         now = self._now()
-        self._mark = now  # an iteration's duration does not include what was prepared before it
+        self._mark = now  # an iteration's duration does not include the preparation before it
         if self._silent:
             return
         if self._view is not None:
@@ -106,7 +103,7 @@ class ConsoleLogger:
             self._stage_printed = (message, now)
 
     def close(self, status: str) -> None:
-        """Give the terminal back, with the last view left standing."""
+        """Release the terminal and leave the last view on it."""
         if self._view is not None:
             self._view.close()
 

@@ -1,4 +1,4 @@
-"""Tables that stay readable in a narrow terminal: there every row becomes a few lines."""
+"""Tables that remain readable in a narrow terminal, where every row becomes a few lines."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rich.table import Table
 from rich.text import Text
 
 BROAD = 10_000
-"""Columns of a terminal in which everything has room."""
+"""Terminal width at which every table fits."""
 
 
 class FoldingTable(Table):
-    """A table, or where that would cut words, its rows beneath each other as lines of ``header: value``.
+    """A table; in a terminal that is too narrow for it, rows become groups of lines ``header: value``.
 
     The first column names a row.
 
     Args:
-        title: above the table.
-        caption: below it.
+        title: text above the table.
+        caption: text below it.
     """
 
     def __init__(self, title: str | None = None, caption: str | None = None) -> None:
@@ -42,15 +42,15 @@ class FoldingTable(Table):
         """Add a column.
 
         Args:
-            header: in lines.
-            name: the header in one line; by default, its lines side by side.
-            options: of :meth:`rich.table.Table.add_column`.
+            header: the header, possibly of several lines.
+            name: the header in one line; by default, its lines joined.
+            options: options of :meth:`rich.table.Table.add_column`.
         """
         self._names.append(name or " ".join(header.split("\n")))
         self.add_column(header, **options)
 
     def needed(self, console: Console, options: ConsoleOptions) -> int:
-        """Columns of a terminal that show every word whole, and every cell that must not be broken."""
+        """Return the terminal width that shows every word, and every unbreakable cell, without breaking it."""
         broad = options.update_width(BROAD)
         total = super().__rich_measure__(console, broad).minimum
         for column in self.columns:

@@ -1,7 +1,7 @@
-"""PNGs of a run: learning curve, op mix, and the timeline of one episode.
+"""PNG plots of a run: learning curve and op mix.
 
-Plain records in, one file out. Figures are made without pyplot, so nothing global changes and no display is needed.
-Nothing to draw is said in the picture: a run of no iterations still ends with its files.
+Each function takes plain records and writes one file. Figures are made without pyplot, so nothing global changes and no
+display is needed. If there is nothing to draw, the picture says so: a run of no iterations still has its files.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import numpy as np
 from esper.runtime.files import replacing
 from esper.telemetry.metric_names import CHOICE_SHARE, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
 from esper.views.drawing import Axes, Figure, MaxNLocator, PercentFormatter
-from esper.views.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS
+from esper.views.palette import CONTROLLER_COLOUR, INK, NEVER_COLOUR, OP_COLOURS
 
 DPI = 150
-INK = "#333333"
 MANY_POINTS = 60
-"""Above this many iterations, points are drawn without markers."""
+"""Number of iterations above which points are drawn without markers."""
 
 Record = Mapping[str, Any]
 
 
 def learning_curve(metrics: Sequence[Record], path: Path, never_accuracy: float | None = None) -> None:
-    """Mean episodic return and final val accuracy against iteration, each with the never-grow line.
+    """Plot mean episodic return, final val accuracy with that of never growing, and the difference of the two, against
+    iteration.
 
     Args:
         metrics: records of ``metrics.jsonl``.
         path: PNG to write.
-        never_accuracy: val accuracy of hosts that never grow, as a fraction of 1, where it is known over all hosts.
-            The never-grown twins of each iteration's own hosts are drawn too where they are in the metrics.
+        never_accuracy: val accuracy of never-grown hosts, as a fraction of 1, if it is known for all hosts. The
+            never-grown twins of each iteration's own hosts are drawn too if they are in the metrics.
     """
-    figure = Figure(figsize=(8.0, 6.4), layout="constrained")
-    returns, accuracy = figure.subplots(2, 1, sharex=True)
+    figure = Figure(figsize=(8.0, 8.4), layout="constrained")
+    returns, accuracy, gains = figure.subplots(3, 1, sharex=True)
     figure.suptitle("Learning curve: what the controller earns and where its hosts end", fontsize=12, color=INK)
     _mean_and_error(returns, metrics, RETURN, RETURN_SEM)
     returns.axhline(0.0, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, label="never grow (earns 0)")
-    returns.set_ylabel("mean episodic return")
+    returns.set_ylabel("mean episodic return (points)")
     _mean_and_error(accuracy, metrics, VAL, VAL_SEM)
     never = _column(metrics, NEVER)
     if np.isfinite(never).any():
@@ -53,22 +53,29 @@ def learning_curve(metrics: Sequence[Record], path: Path, never_accuracy: float 
         accuracy.axhline(never_accuracy, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, label=label)
     accuracy.set_ylabel("final val accuracy")
     accuracy.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    accuracy.set_xlabel("iteration")
-    for axes in (returns, accuracy):
+    gain = 100 * (_column(metrics, VAL) - never)
+    gains.plot(
+        _iterations(metrics), gain, f"{_marker(metrics)}-", color=CONTROLLER_COLOUR, ms=3.0, lw=1.8, label="grown"
+    )
+    gains.axhline(0.0, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, label="never-grown twins of the same hosts")
+    gains.set_ylabel("gain in val accuracy (points)")
+    gains.set_xlabel("iteration")
+    for axes in (returns, accuracy, gains):
         style(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.margins(y=0.12)
-        _legend_above(axes)
+        legend_above(axes, 4, 8.5)
     if metrics:
         accuracy.set_xlim(metrics[0]["iteration"] - 0.5, metrics[-1]["iteration"] + 0.5)
     else:
-        _say_empty(returns)
-        _say_empty(accuracy)
+        say_empty(returns, "no iterations recorded")
+        say_empty(accuracy, "no iterations recorded")
+        say_empty(gains, "no iterations recorded")
     save(figure, path)
 
 
 def op_mix(metrics: Sequence[Record], path: Path) -> None:
-    """Shares of attempted ops among steps with a choice, stacked, against iteration.
+    """Plot the shares of attempted ops among steps with a choice, stacked, against iteration.
 
     Args:
         metrics: records of ``metrics.jsonl``; iterations without any choice are left blank.
@@ -99,7 +106,7 @@ def op_mix(metrics: Sequence[Record], path: Path) -> None:
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False, fontsize=9)
     else:
-        _say_empty(axes, "no iteration with a choice")
+        say_empty(axes, "no iteration with a choice")
     save(figure, path)
 
 
@@ -108,7 +115,7 @@ def _iterations(metrics: Sequence[Record]) -> np.ndarray[Any, np.dtype[np.float6
 
 
 def _column(metrics: Sequence[Record], key: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """One metric over iterations; NaN where it was not measured, which draws nothing."""
+    """Return one metric over iterations; NaN where it was not measured, which draws nothing."""
     values = (record.get(key) for record in metrics)
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
@@ -136,7 +143,7 @@ def _mean_and_error(axes: Axes, metrics: Sequence[Record], mean: str, sem: str) 
 
 
 def style(axes: Axes, *, grid: bool = True) -> None:
-    """Common look: light grid, no box, dark grey ink."""
+    """Apply the common style: light grid, no box, dark grey text."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -150,16 +157,24 @@ def style(axes: Axes, *, grid: bool = True) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG, making its folder."""
+    """Write a PNG, creating its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=DPI, format="png", facecolor="white")
 
 
-def _legend_above(axes: Axes) -> None:
-    """A legend in a row above the axes, where it covers no data."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, frameon=False, fontsize=8.5, borderaxespad=0.2)
+def legend_above(axes: Axes, columns: int, size: float = 9) -> None:
+    """Put a legend in a row above the axes, where it covers no data."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=columns,
+        frameon=False,
+        fontsize=size,
+        borderaxespad=0.2,
+    )
 
 
-def _say_empty(axes: Axes, text: str = "no iterations recorded") -> None:
+def say_empty(axes: Axes, text: str) -> None:
+    """Say in the picture that there is nothing to draw."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK)

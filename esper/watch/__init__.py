@@ -1,5 +1,5 @@
-"""Follow a run in a terminal from what it writes into its folder, wherever that is mounted.
+"""Terminal view of a run, read from its folder, which may be mounted from another machine.
 
-* ``follow``: reads what was appended to a file; ``progress``: what is known of the run.
+* ``follow``: reads appended lines of a file; ``progress``: the state of the run.
 * ``screen``: the view; ``cli``: the command and its loop.
 """

@@ -1,4 +1,4 @@
-"""Follow a run: ``python -m esper.watch <run folder>``."""
+"""Entry point of ``python -m esper.watch <run folder>``, which follows a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of ``python -m esper.watch``.
+"""Command line of ``python -m esper.watch``.
 
 Exit codes: 0 the run finished or still runs, 1 it failed, 2 bad request, 3 it was preempted or killed, 130 interrupted.
 """
@@ -25,10 +25,10 @@ from esper.watch.screen import screen
 EXIT_CODES = {RunState.FAILED: 1, RunState.PREEMPTED: 3, KILLED: 3}
 BAD_REQUEST, INTERRUPTED = 2, 130
 WAITING_SECONDS = 60.0
-"""Time between two lines that say that there is nothing yet."""
+"""Seconds between two messages that a folder is still empty."""
 
 EPILOG = """\
-On a terminal one view is redrawn; elsewhere there is a line per iteration. It ends when the run does.
+On a terminal it redraws one view; elsewhere it prints a line per iteration. It ends with the run.
 
 exit codes: 0 the run finished (with --once: or still runs), 1 it failed, 2 the request cannot be met,
 3 it was preempted or killed, 130 interrupted
@@ -36,13 +36,13 @@ exit codes: 0 the run finished (with --once: or still runs), 1 it failed, 2 the 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Follow a run as the command line says; returns the exit code."""
+    """Follow a run with the options of the command line; return the exit code."""
     arguments = _parser().parse_args(argv)
     try:
         path = _folder(arguments.folder)
         if not 0.05 <= arguments.interval <= 3600:
             raise ValueError(f"--interval must be between 0.05 and 3600 seconds, got {arguments.interval:g}")
-        with StopSignals():  # the terminal is given back as it was
+        with StopSignals():  # the terminal is restored
             return watch(Progress(path), terminal(), interval=arguments.interval, once=arguments.once)
     except (ValueError, OSError) as error:
         say(f"error: {error}", stderr=True)
@@ -59,14 +59,14 @@ def watch(
     once: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Show a run until it ends, or until nobody is there any more to see it.
+    """Show a run until it ends or the output is closed.
 
     Args:
-        progress: of the run.
-        console: where to show it: redrawn on a terminal, line-wise elsewhere.
+        progress: state of the run.
+        console: output: redrawn on a terminal, printed by line elsewhere.
         interval: seconds between two looks.
         once: look once only.
-        sleep: waits so many seconds.
+        sleep: function that waits a number of seconds.
 
     Returns:
         the exit code.
@@ -90,7 +90,7 @@ def watch(
 
 
 def _lines(progress: Progress, console: Console, interval: float, sleep: Callable[[float], None]) -> None:
-    """A line per iteration, troubles as they come, and how it ended."""
+    """Print a line per iteration, anomalies as they occur, and the final state."""
 
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -126,9 +126,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("folder", help="run folder; it may be empty as yet")
-    parser.add_argument("--once", action="store_true", help="show how it stands now, and end")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks; default 1")
+    parser.add_argument("folder", help="run folder; it may still be empty")
+    parser.add_argument("--once", action="store_true", help="show the current state, and exit")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="seconds between two looks; default 1"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Reading a file that grows: only what was appended since the last time."""
+"""Incremental reading of a growing file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHUNK_BYTES = 8 << 20
-"""Read at a time."""
+"""Bytes of the file to read at a time."""
 
 
 class News(NamedTuple):
-    """Whole lines appended since the last look; ``restarted`` if they begin anew, ``skipped`` if not at the start."""
+    """Complete lines appended since the last read; ``restarted`` if the file started again, ``skipped`` if its
+    beginning was not read.
+    """
 
     lines: list[bytes]
     restarted: bool
@@ -19,17 +21,17 @@ class News(NamedTuple):
 
 
 class Follower:
-    """Follows one file of lines.
+    """Reader of one growing file of lines.
 
-    A file that became shorter, or that another one has replaced, is read from its start: a resumed run cuts its files
-    back to its checkpoint.
+    A file that became shorter or was replaced is read again from its start: a resumed run truncates its files to its
+    checkpoint.
 
     Args:
         path: the file; it need not exist yet.
-        tail_bytes: how much of what is there at first is read, from its end; ``None`` = all.
+        tail_bytes: number of bytes of the existing content to read, from its end; ``None`` = all.
 
     Attributes:
-        bytes_read: in all.
+        bytes_read: total number of bytes read.
     """
 
     def __init__(self, path: Path, tail_bytes: int | None = None) -> None:
@@ -40,10 +42,10 @@ class Follower:
         self.bytes_read = 0
 
     def read(self) -> News:
-        """What is new. An unfinished last line waits for its end.
+        """Return new lines. An incomplete last line is kept for the next read.
 
         Raises:
-            OSError: the file is there but cannot be read.
+            OSError: the file exists but cannot be read.
         """
         try:
             file = self._path.open("rb")

@@ -1,8 +1,7 @@
-"""What is known of a run, kept up to date from what its folder gains."""
+"""State of a run, updated from the growing files of its folder."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any
@@ -12,35 +11,35 @@ import yaml
 from esper.report.folders import KILLED, is_gone, number, parse
 from esper.runtime.records import Metrics
 from esper.runtime.run_folder import RunFolder, RunState
-from esper.telemetry.slot_trace import SlotTrace
+from esper.telemetry.timeline import SlotTrace
 from esper.watch.follow import Follower
 
 EVENT_TAIL = 16 << 20
-"""Bytes of an event file that are read at first, from its end."""
+"""Bytes of an existing event file that are read at first, from its end."""
 ETA_WINDOW = 10
 NUM_TROUBLES = 4
 TROUBLES = ("anomaly", "host_crashed")
 WANTED = tuple(f'"kind": "{kind}"'.encode() for kind in ("stage_changed", "episode_ended", "level_changed", *TROUBLES))
-"""Other events, most of them gates, are not even parsed."""
+"""Kinds of events to parse; most others are gate evaluations and are skipped."""
 
 
 class Progress:
-    """A run as it stands. :meth:`update` looks at its folder again.
+    """The current state of a run; :meth:`update` reads its folder again.
 
     Args:
         path: the run folder.
 
     Attributes:
         status: ``status.json``; empty if there is none.
-        num_iterations, num_slots: from ``config.yaml``, ``None`` before it is there.
+        num_iterations, num_slots: settings in ``config.yaml``, ``None`` before it exists.
         history: metrics of every iteration.
-        trace: what every slot is doing.
-        counts: troubles by name.
-        troubles: the last of them, in words; those of an iteration that read alike are one.
-        num_troubles: how many of these there have been.
-        level: of telemetry, where it has changed.
-        broken: lines that were no records.
-        partial: whether the beginning of the events was not read.
+        trace: current stage of every slot.
+        counts: number of anomalies by name.
+        troubles: descriptions of the last anomalies; equal ones of one iteration are merged.
+        num_troubles: total number of such descriptions.
+        level: level of telemetry, if it has changed.
+        broken: number of lines that could not be parsed.
+        partial: true if the beginning of the events was skipped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +67,7 @@ class Progress:
 
     @property
     def state(self) -> str | None:
-        """The run's state, ``None`` before it has one; killed if it says running but its process is gone."""
+        """State of the run, ``None`` before it has one; ``killed`` if it says running but its process is gone."""
         state = self.status.get("state")
         if state == RunState.RUNNING and is_gone(self.status):
             return KILLED
@@ -76,12 +75,12 @@ class Progress:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come."""
+        """True if the run has ended."""
         return self.state not in (None, RunState.RUNNING)
 
     @property
     def iteration(self) -> int:
-        """The last one recorded, 0 before the first."""
+        """Number of the last recorded iteration, 0 before the first."""
         return int(self.history[-1]["iteration"]) if self.history else 0
 
     @property
@@ -90,7 +89,7 @@ class Progress:
         return self.history[-1] if self.history else {}
 
     def eta(self) -> float | None:
-        """Seconds of training left, from how long the last iterations took; ``None`` if that is not known."""
+        """Estimated seconds of training left, from the last iterations; ``None`` if unknown."""
         known = []
         for record in self.history[-ETA_WINDOW:]:
             parts = [number(record.get(key)) for key in ("time/rollout", "time/update")]
@@ -100,13 +99,13 @@ class Progress:
         return sum(known) / len(known) * max(self.num_iterations - self.iteration, 0)
 
     def update(self) -> list[dict[str, Any]]:
-        """Look at the folder again; returns the metrics that are new.
+        """Read the folder again and return the new metrics.
 
         Raises:
-            OSError: a file is there but cannot be read.
+            OSError: a file exists but cannot be read.
         """
-        # The status first: what a run wrote before it ended is then read in this very update.
-        self.status = _read_json(self.folder.status_file) or self.status
+        # The status first, so that this update also reads what a run wrote before it ended.
+        self.status = self.folder.read_status() or self.status
         if not self._configured:
             self._configure()
         self._read_events()
@@ -132,7 +131,7 @@ class Progress:
             if record is None or not isinstance(record.get("iteration"), int):
                 self.broken += 1
                 continue
-            # Numbers only: a view must not stumble over what it was not made for.
+            # Numbers only: a view must not fail on other values.
             clean: dict[str, Any] = {key: number(value) for key, value in record.items()}
             fresh.append(clean | {"iteration": record["iteration"]})
         self.history += fresh
@@ -163,14 +162,6 @@ class Progress:
                 self.num_troubles += 1
         else:
             self.trace.take(record)
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _nested(config: dict[str, Any], section: str, key: str) -> int | None:

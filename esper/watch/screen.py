@@ -1,8 +1,9 @@
-"""The view of a run: pure functions from what is known of it to something that rich draws. Made for 80 columns."""
+"""View of a run: pure functions from its progress to objects that rich draws, made for 80 columns."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -13,11 +14,13 @@ from esper.report.folders import KILLED, UNKNOWN
 from esper.runtime.run_folder import RunState
 from esper.telemetry.metric_names import ADDED, CHOICE_SHARE, FOSSILIZED, NEVER, RETURN, RETURN_SEM, SPS, VAL
 from esper.views.palette import CONTROLLER_COLOUR, NEVER_COLOUR, OP_COLOURS, STAGE_COLOURS
-from esper.views.text import ABSENT, BLOCKS, clock, measured, number, with_error
+from esper.views.text import ABSENT, BLOCKS, clock, formatted, measured, number, with_spread
 from esper.watch.progress import Progress
 
 PLOT_ROWS = 7
 AXIS_WIDTH = 9
+SMALL_RANGE = 0.1
+"""Range of a plot below which two digits after the point do not tell its ends from each other."""
 BAR_WIDTH = 24
 MAX_ENVIRONMENTS = 96
 
@@ -42,7 +45,7 @@ STATE_STYLES = {
 
 
 def screen(progress: Progress, width: int) -> RenderableType:
-    """Everything, within so many columns."""
+    """Compose the whole view within a number of columns."""
     parts: list[RenderableType | None] = [header(progress, width)]
     if progress.history:
         values = [record.get(RETURN) for record in progress.history]
@@ -54,7 +57,7 @@ def screen(progress: Progress, width: int) -> RenderableType:
 
 
 def header(progress: Progress, width: int) -> Text:
-    """Folder, state, how far, how fast, how long still."""
+    """Format folder, state, progress, speed and time left."""
     name = progress.folder.path.resolve().name
     state = progress.state or (UNKNOWN if progress.history else "waiting")
     text = Text(name if len(name) <= width else "…" + name[1 - width :], "bold")
@@ -75,9 +78,9 @@ def header(progress: Progress, width: int) -> Text:
         text.append(f"\n! {counts}{where}", "yellow")
         text.append("" if progress.level is None else f"   telemetry at {progress.level}", "dim")
     if state == "waiting":
-        text.append("\nnothing is recorded here yet: waiting for the run to begin", "italic")
+        text.append("\nnothing is recorded here yet: waiting for the run to start", "italic")
     elif state == KILLED:
-        text.append("\nit says running, but its process is gone: killed, or out of memory", "italic")
+        text.append("\nmarked as running, but its process is gone: killed, or out of memory", "italic")
     elif state == RunState.RUNNING and not progress.history:
         text.append("\npreparing: no iteration recorded yet", "italic")
     return text
@@ -90,22 +93,21 @@ def _phase(progress: Progress) -> str:
 
 
 def now(progress: Progress) -> Text:
-    """The latest numbers in one line."""
+    """Format the latest metrics in one line."""
     metrics = progress.latest
-    gain = with_error(measured(metrics, RETURN, RETURN_SEM), "+z.2f")
+    gain = with_spread(measured(metrics, RETURN, RETURN_SEM), "+.2f")
     val, never = number(metrics.get(VAL), ".1f", 100, " %"), number(metrics.get(NEVER), ".1f", 100, " %")
     kept = f"{number(metrics.get(ADDED), '+.0f')} parameters, {number(metrics.get(FOSSILIZED), '.1f')} kept"
     return Text(f"return {gain}   val {val}, never {never}   {kept}")
 
 
 def block_plot(values: Sequence[float | None], width: int, level: float | None = None) -> Text:
-    """Columns of block characters, the last one the latest value.
+    """Draw a plot of block characters, with the latest value in the last column.
 
     Args:
-        values: one per iteration; neighbours are averaged where there are more than columns. What was not measured is
-            a gap.
-        width: columns in all.
-        level: a value that is always in sight, marked by dashes where nothing else is.
+        values: one per iteration; neighbours are averaged if there are more values than columns. ``None`` leaves a gap.
+        width: total number of columns.
+        level: a value that is always within the range, marked by dashes in empty cells.
     """
     columns = _columns(values, max(width - AXIS_WIDTH - 1, 8))
     known = [value for value in columns if value is not None]
@@ -114,13 +116,14 @@ def block_plot(values: Sequence[float | None], width: int, level: float | None =
     low, high = min([*known, *([] if level is None else [level])]), max([*known, *([] if level is None else [level])])
     if high == low:
         low, high = low - 1.0, high + 1.0
+    spec = "+.2f" if high - low >= SMALL_RANGE else "+.4f"
     steps = len(BLOCKS) * PLOT_ROWS
     heights = [None if value is None else 1 + round((value - low) / (high - low) * (steps - 1)) for value in columns]
     marked = None if level is None else min(int((level - low) / (high - low) * PLOT_ROWS), PLOT_ROWS - 1)
     text = Text()
     for row in reversed(range(PLOT_ROWS)):
         label = high if row == PLOT_ROWS - 1 else low if row == 0 else None
-        text.append(f"{'' if label is None else f'{label:+.2f}':>{AXIS_WIDTH - 1}} ", "dim")
+        text.append(f"{'' if label is None else formatted(label, spec):>{AXIS_WIDTH - 1}} ", "dim")
         for height in heights:
             full = 0 if height is None else height - row * len(BLOCKS)
             if full > 0:
@@ -132,9 +135,9 @@ def block_plot(values: Sequence[float | None], width: int, level: float | None =
 
 
 def _columns(values: Sequence[float | None], count: int) -> list[float | None]:
-    """At most ``count`` means of neighbours; few values get several columns each."""
+    """Average neighbours to ``count`` values; repeat values if there are few."""
     if len(values) <= count:
-        return [value for value in values for _ in range(count // max(len(values), 1))]
+        return [values[place * len(values) // count] for place in range(count)] if values else []
     edges = [round(place * len(values) / count) for place in range(count + 1)]
     columns: list[float | None] = []
     for start, stop in pairwise(edges):
@@ -144,7 +147,7 @@ def _columns(values: Sequence[float | None], count: int) -> list[float | None]:
 
 
 def _bars(progress: Progress, width: int) -> Text:
-    """Op mix of the latest iteration."""
+    """Draw the op mix of the latest iteration as bars."""
     text = Text("\nops, where there is a choice", "bold")
     shares = {op: progress.latest.get(CHOICE_SHARE + op) for op in OP_COLOURS}
     if not any(shares.values()):
@@ -157,7 +160,7 @@ def _bars(progress: Progress, width: int) -> Text:
 
 
 def slots(progress: Progress, width: int) -> Text:
-    """A letter for every slot of every environment, as many environments in a line as fit."""
+    """Show one letter per slot for every environment, with as many environments per line as fit."""
     trace, ids = progress.trace, progress.trace.slot_ids
     text = Text("\nslots of each environment, latest episode", "bold")
     if not trace.running:
@@ -183,13 +186,14 @@ def slots(progress: Progress, width: int) -> Text:
 
 
 def troubles(progress: Progress, width: int) -> Text | None:
-    """The last anomalies in words, ``None`` if there were none."""
+    """Format the latest anomalies and the number of invalid lines; return ``None`` if there is nothing to report."""
     lines = list(progress.troubles)
     if progress.broken:
-        lines.append(f"{progress.broken} lines of the run's files were no records and are left out")
+        lines.append(f"{progress.broken} lines of the run's files were invalid and are skipped")
     if not lines:
         return None
     text = Text("\nlatest anomalies", "bold")
     for line in lines:
-        text.append("\n" + (line if len(line) <= width else line[: width - 1] + "…"), "not bold yellow")
+        short = textwrap.shorten(line, 3 * width - 10, placeholder=" …")
+        text.append("\n" + "\n".join(textwrap.wrap(short, width, subsequent_indent="  ")), "not bold yellow")
     return text

@@ -1,4 +1,6 @@
-"""bf16 against fp32 on digits: ``python -m experiments.amp.compare``, from the root of the repository.
+"""Comparison of bf16 and fp32 on digits: ``python -m experiments.amp.compare``, from the root of the repository.
+
+Run whatever is unfinished, one run after the other, then print the tables of README.md.
 
 Runs what is not finished yet, one run after the other, then prints the tables of README.md.
 """
@@ -21,6 +23,7 @@ SEEDS = (0, 1, 2)
 MODES = ("off", "bf16")
 SETTINGS = (
     "+preset=digits",
+    "recipe=full",
     "trainer.num_iterations=8",
     "evaluation.controllers=[learned,heuristic,never]",
 )
@@ -30,10 +33,10 @@ UNHEALTHY = (Reason.NOT_FINITE, Reason.GRADIENT_UNMEASURED, Reason.GRADIENT_UNHE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one run showed; accuracies are of the held-out hosts' test images, in per cent.
+    """Results of one run; accuracies are on the test images of held-out hosts, in per cent.
 
-    ``g2_due`` counts the evaluations of gate G2 that did not merely wait for ``min_training_epochs``, ``g2_healthy``
-    those of them at which gradients were measured, finite and healthy, whether or not a place was free.
+    ``g2_due`` counts evaluations of gate G2 that did not merely wait for ``min_training_epochs``; ``g2_healthy`` counts
+    those among them with measured, finite and healthy gradients, whether or not a place was free.
     """
 
     seed: int
@@ -50,16 +53,16 @@ class Row:
 
     @property
     def g2_share(self) -> float:
-        """Passed G2 evaluations, per cent of all."""
+        """Passed G2 evaluations in per cent of all."""
         return 100 * self.g2_passed / self.g2_evaluated
 
     @property
     def healthy_share(self) -> float:
-        """Evaluations with healthy gradients, per cent of those due."""
+        """Evaluations with healthy gradients in per cent of those due."""
         return 100 * self.g2_healthy / self.g2_due
 
     def markdown(self) -> str:
-        """As a line of the table."""
+        """Format the row as a line of the Markdown table."""
         cells = [
             str(self.seed),
             self.amp,
@@ -72,12 +75,12 @@ class Row:
 
 
 def folder_of(seed: int, amp: str) -> Path:
-    """Where a run goes."""
+    """Return the folder of a run."""
     return RUNS / f"{amp}-seed{seed}"
 
 
 def read(seed: int, amp: str) -> Row:
-    """The row of a finished run."""
+    """Read the row of a finished run."""
     folder = folder_of(seed, amp)
     result = json.loads((folder / "result.json").read_text())
     metrics, events = read_jsonl(folder / "metrics.jsonl"), read_jsonl(folder / "events.jsonl")
@@ -102,12 +105,12 @@ def read(seed: int, amp: str) -> Row:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation over seeds."""
+    """Format mean ± standard deviation over seeds."""
     return f"{mean(values):.1f} ± {stdev(values):.1f}"
 
 
 def main() -> None:
-    """Run, read, print."""
+    """Run the missing runs and print the tables."""
     make([Job(folder_of(seed, amp), (*SETTINGS, f"seed={seed}", f"amp={amp}")) for seed in SEEDS for amp in MODES])
     rows = [read(seed, amp) for seed in SEEDS for amp in MODES]
     heads = "run seed | amp | non-finite | test %, learned | heuristic | never | G2 passed / evaluated | healthy / due"

@@ -1,4 +1,4 @@
-"""Does the digits preset learn? Reads finished runs: ``python experiments/digits_learns/check.py outputs/digits-*``."""
+"""Check that finished digits runs have learned: ``python experiments/digits_learns/check.py outputs/digits-*``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RIVALS = ("never", "random", "heuristic")
 
 
 def with_error(values: list[float]) -> tuple[float, float]:
-    """Mean and standard error."""
+    """Return mean and standard error."""
     return mean(values), stdev(values) / len(values) ** 0.5
 
 
 def row(folder: Path) -> tuple[str, bool]:
-    """One run as a Markdown table row, and whether it passes."""
+    """Format a run as a Markdown table row, and return whether it passes."""
     result = json.loads((folder / "result.json").read_text())
     returns = [record["charts/episodic_return"] for record in read_jsonl(folder / "metrics.jsonl")]
     quarter = len(returns) // 4

@@ -1,4 +1,4 @@
-"""Does growing pay on clothes? ``python -m experiments.fashion_pays.reproduce``, from the repository's root."""
+"""Reproduce the Fashion-MNIST study: ``python -m experiments.fashion_pays.reproduce``, from the repository's root."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is there to learn? ``python -m experiments.growth_pays.landscape``, from the repository's root.
+"""Measure single plans: ``python -m experiments.growth_pays.landscape``, from the repository's root.
 
-Puts every blueprint into every slot at the first epoch, and everywhere, on training instances of ``digits_pays``, and
-writes the tables of LANDSCAPE.md: by host family, what a plan brings and what it scores on the test split.
+Put every blueprint into every slot at the first epoch, and into all slots, on training instances of ``digits_pays``,
+and write the tables of LANDSCAPE.md: gain and test accuracy of each plan, by host family.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from esper.config import compose
 from esper.controllers import Controller, PlannedGermination, Schedule, Static, everywhere
 from esper.envs.instances import InstancePool
 from esper.evaluation.play import play
-from esper.experiment.build import Laboratory, build_laboratory
+from esper.experiment.build import Experiment, build_experiment
 from esper.runtime.devices import keep_freed_memory
+from esper.runtime.files import write_atomic
 from esper.runtime.provenance import environment_info
 from esper.runtime.terminal import secure
 from experiments.tables import between_markers
@@ -34,7 +35,7 @@ EVERYWHERE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One plan on one instance, without rent."""
+    """Result of one plan on one instance, before rent."""
 
     slot: int
     blueprint: str
@@ -46,24 +47,25 @@ class Row:
 
     @property
     def plan(self) -> tuple[int, str]:
+        """Slot and blueprint."""
         return self.slot, self.blueprint
 
     def net(self, rent: float) -> float:
-        """Return under a rent, in points."""
+        """Return after rent, in points."""
         return self.gain - rent * self.added / self.host
 
 
 def measure(num_instances: int) -> list[Row]:
-    """All plans on the first instances of the training pool."""
+    """Run all plans on the first instances of the training pool."""
     config = compose(
         "+preset=digits_pays", "env.mapping=matmul", "reward.rent_weight=0", f"instances.num_train={num_instances}"
     )
-    laboratory = build_laboratory(config)
-    instances = laboratory.pool("train", num_instances).instances
+    experiment = build_experiment(config)
+    instances = experiment.pool("train", num_instances).instances
     height = config.trainer.num_envs
-    twins = laboratory.twins(height, lambda done, total: None)
-    env = laboratory.env(range(height), InstancePool(instances), twins, run_seed=0, measure_test=True)
-    fitting = laboratory.compatible
+    twins = experiment.twins(height, lambda done, total: None)
+    env = experiment.env(range(height), InstancePool(instances), twins, run_seed=0, measure_test=True)
+    fitting = experiment.compatible
     plans = [(slot, blueprint) for slot, blueprint in fitting.nonzero().tolist()]
     plans += [(EVERYWHERE, blueprint) for blueprint in fitting.any(0).nonzero().flatten().tolist()]
     rows: list[Row] = []
@@ -73,7 +75,7 @@ def measure(num_instances: int) -> list[Row]:
             real = pairs[begin : begin + height]
             filled = [real[number % len(real)] for number in range(height)]
             env.pool = InstancePool(tuple(instance for _, instance in filled), assigned=True)
-            outcome = play(_controller(laboratory, [plan for plan, _ in filled], kind), env, lambda done, total: None)
+            outcome = play(_controller(experiment, [plan for plan, _ in filled], kind), env, lambda done, total: None)
             sizes = env.population.num_host_parameters().tolist()
             for ((slot, blueprint), instance), episode, host in zip(real, outcome.episodes, sizes, strict=False):
                 assert episode.test_accuracy is not None
@@ -91,14 +93,14 @@ def measure(num_instances: int) -> list[Row]:
     return rows
 
 
-def _controller(laboratory: Laboratory, plans: Sequence[tuple[int, int]], planted: bool) -> Controller:
+def _controller(experiment: Experiment, plans: Sequence[tuple[int, int]], planted: bool) -> Controller:
     if planted:
-        return Static([everywhere(blueprint_ids()[blueprint], laboratory.compatible) for _, blueprint in plans], "all")
+        return Static([everywhere(blueprint_ids()[blueprint], experiment.compatible) for _, blueprint in plans], "all")
     return Schedule([(PlannedGermination(0, slot, blueprint),) for slot, blueprint in plans])
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Gain and test accuracy of every plan, by family."""
+    """Format gain and test accuracy of every plan, by family."""
     families = sorted({row.family for row in rows})
     cells: dict[tuple[tuple[int, str], str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -113,13 +115,13 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def choices(rows: Sequence[Row]) -> str:
-    """For each rent, what the best plans are worth; instances count as often as they come."""
+    """Format, for each rent, the returns of the best plans, with instances weighted as in training."""
     lines = ["| rent | best plan for all | best plan of each family | best everywhere, by return |", "|" + "---|" * 4]
     single = [row for row in rows if row.slot != EVERYWHERE]
     full = [row for row in rows if row.slot == EVERYWHERE]
     for rent in RENTS:
         best, everywhere_best = _best(single, rent), _best(full, rent)
-        oracle = [
+        by_family = [
             row
             for family in sorted({row.family for row in rows})
             for row in _best([row for row in single if row.family == family], rent)
@@ -127,7 +129,7 @@ def choices(rows: Sequence[Row]) -> str:
         shown = [
             f"{_mean([row.net(rent) for row in found]):.1f} points, test {_mean([row.test for row in found]):.1f} %, "
             f"{_mean([row.added for row in found]):,.0f} parameters"
-            for found in (best, oracle, everywhere_best)
+            for found in (best, by_family, everywhere_best)
         ]
         names = (
             "everywhere" if row.slot == EVERYWHERE else f"slot {row.slot}" for row in (best[0], everywhere_best[0])
@@ -141,7 +143,7 @@ def choices(rows: Sequence[Row]) -> str:
 
 
 def _best(rows: Sequence[Row], rent: float) -> list[Row]:
-    """The rows of the plan with the highest mean."""
+    """Return the rows of the plan with the highest mean."""
     by_plan: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in rows:
         by_plan[row.plan].append(row)
@@ -153,7 +155,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def main() -> None:
-    """Measure what is not there yet, and write the tables."""
+    """Measure whatever is missing and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=32, help="training instances, the pool's first")
     options = parser.parse_args()
@@ -167,7 +169,7 @@ def main() -> None:
             "git_sha": environment_info()["git_sha"],
             "rows": [*map(asdict, rows)],
         }
-        FOUND.write_text(json.dumps(record))
+        write_atomic(FOUND, json.dumps(record))
     record = json.loads(FOUND.read_text())
     rows = [Row(**row) for row in record["rows"]]
     page = HERE / "LANDSCAPE.md"

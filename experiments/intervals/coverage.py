@@ -26,19 +26,19 @@ NUM_RUNS = (5, 7, 10)
 TABLES = 1000
 DRAWS = 400
 POPULATION = 20_000
-"""Values per instance of the sample from which true values of statistics other than the mean are taken."""
+"""Size per instance of the sample that estimates the true value of statistics other than the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Standard deviations of the difference in return between two controllers, in points.
+    """A distribution of differences in return between two controllers; standard deviations in points.
 
     Attributes:
         runs: between run seeds.
         instances: between instances of one family.
-        cells: of single episodes.
-        runs_by_family: between run seeds in what they gain on one family beyond their mean.
-        skewed: instances and episodes vary by exponential instead of normal numbers.
+        cells: between single episodes.
+        runs_by_family: between run seeds in their additional gain on one family.
+        skewed: draw instances and episodes from exponential instead of normal distributions.
     """
 
     runs: float
@@ -48,7 +48,7 @@ class Case:
     skewed: bool = False
 
     def tables(self, count: int, num_runs: int, generator: torch.Generator) -> Tensor:
-        """``float64 [count, R, I]``."""
+        """Draw tables of differences, ``float64 [count, R, I]``."""
 
         def normal(*shape: int) -> Tensor:
             return torch.randn(count, *shape, dtype=torch.float64, generator=generator)
@@ -79,12 +79,12 @@ CASES = {
 
 
 def wins(differences: Tensor) -> Tensor:
-    """1 for above zero, whose mean is the probability of improvement."""
+    """Return 1 for differences above zero, else 0; the mean is the probability of improvement."""
     return (differences > 0).to(torch.float64)
 
 
 def unchanged(differences: Tensor) -> Tensor:
-    """The differences themselves."""
+    """Return the differences themselves."""
     return differences
 
 
@@ -99,26 +99,26 @@ Method = Callable[[Tensor, Statistic, torch.Generator], Ends]
 
 
 def corrected(table: Tensor, statistic: Statistic, generator: torch.Generator) -> Ends:
-    """The interval that evaluations report."""
+    """Interval as reported by evaluations."""
     found = crossed_bootstrap(table, STRATA, generator=generator, draws=DRAWS, statistic=statistic)
     return found.low, found.high
 
 
 def crossed_percentiles(table: Tensor, statistic: Statistic, generator: torch.Generator) -> Ends:
-    """Run seeds, and instances within family: percentiles as they are."""
+    """Percentile interval over resampled run seeds and instances within families, without correction."""
     runs = times_drawn([torch.arange(len(table))], DRAWS, generator)
     instances = times_drawn(FAMILIES, DRAWS, generator)
     return _percentiles(table, runs.unsqueeze(2) * instances.unsqueeze(1), statistic)
 
 
 def run_seeds_alone(table: Tensor, statistic: Statistic, generator: torch.Generator) -> Ends:
-    """Instances as given."""
+    """Percentile interval over resampled run seeds, with fixed instances."""
     runs = times_drawn([torch.arange(len(table))], DRAWS, generator)
     return _percentiles(table, runs.unsqueeze(2).expand(-1, -1, NUM_INSTANCES), statistic)
 
 
 def pooled_pairs(table: Tensor, statistic: Statistic, generator: torch.Generator) -> Ends:
-    """All R x I differences as if they were independent."""
+    """Percentile interval over all R x I differences, as if they were independent."""
     return _percentiles(table, times_drawn([torch.arange(table.numel())], DRAWS, generator), statistic)
 
 
@@ -137,7 +137,7 @@ def _percentiles(table: Tensor, weights: Tensor, statistic: Statistic) -> Ends:
 
 
 def true_value(case: Case, measure: str, generator: torch.Generator) -> float:
-    """The statistic over all run seeds and instances that there could be."""
+    """Return the statistic over the whole population of run seeds and instances."""
     change, statistic = MEASURES[measure]
     if change is unchanged and statistic is mean:
         return float(FAMILY_MEANS[FAMILY_OF].mean())
@@ -146,14 +146,14 @@ def true_value(case: Case, measure: str, generator: torch.Generator) -> float:
 
 
 def coverage(case: Case, num_runs: int, measure: str, method: str, *, tables: int = TABLES, seed: int = 0) -> float:
-    """Share of simulated tables whose interval contains the truth.
+    """Return the share of simulated tables whose interval contains the truth.
 
     Args:
-        case: how the tables vary.
+        case: distribution of the tables.
         num_runs: R.
         measure, method: keys of :data:`MEASURES` and :data:`METHODS`.
-        tables: how many.
-        seed: of tables and draws.
+        tables: number of tables.
+        seed: seed of tables and draws.
     """
     generator = torch.Generator().manual_seed(seed)
     change, statistic = MEASURES[measure]

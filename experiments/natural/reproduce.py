@@ -1,6 +1,5 @@
-"""Does a controller help where hosts differ as they do in practice, and nothing is cut?
-
-``python -m experiments.natural.reproduce``, from the repository's root.
+"""Reproduce the study on hosts with natural variety: ``python -m experiments.natural.reproduce``, from the repository's
+root.
 """
 
 from __future__ import annotations

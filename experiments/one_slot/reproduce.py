@@ -1,4 +1,4 @@
-"""Does the recipe learn with one slot? ``python -m experiments.one_slot.reproduce``, from the repository's root."""
+"""Reproduce the study with a single slot: ``python -m experiments.one_slot.reproduce``, from the repository's root."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ STUDY = Study(
     name="one_slot",
     words=(
         "+preset=digits_pays",
+        "recipe=full",
         "env.mapping=matmul",
         "slots.num_slots=1",
         "slots.max_developing=1",

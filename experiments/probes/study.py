@@ -1,8 +1,8 @@
-"""What does each slot probe tell? ``python -m experiments.probes.study``, from the repository's root.
+"""Measure the information in slot probes: ``python -m experiments.probes.study``, from the repository's root.
 
-Hosts of ``digits_pays`` are watched for a few epochs without growing; a linear classifier then has to say, from some of
-the probes, which family a host is of. It learns from the training instances and is tested on the held-out ones. Writes
-the table of README.md.
+Observe hosts of ``digits_pays`` for a few epochs without growing; a linear classifier then predicts the family of a
+host from some of the probes. It learns from the training instances and is tested on the held-out ones. Write the table
+of README.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from esper.config import compose
 from esper.controllers import Never
 from esper.envs.features import feature_table
 from esper.envs.instances import InstancePool
-from esper.experiment.build import Laboratory, build_laboratory
+from esper.experiment.build import Experiment, build_experiment
 from esper.population import PROBE_NAMES
 from esper.runtime.provenance import environment_info
 from esper.runtime.terminal import secure
@@ -28,15 +28,15 @@ from experiments.tables import between_markers
 
 README = Path(__file__).parent / "README.md"
 EPOCHS = (0, 1, 2, 4, 8)
-"""When the classifier looks; 0 is before any training."""
+"""Epochs at which the classifier predicts; 0 is before any training."""
 ACCURACY = "val_accuracy"
 NUM_HELD_OUT = 64
 
 
-def watch(laboratory: Laboratory, split: str, count: int) -> tuple[np.ndarray, list[str]]:
-    """Observations after each of :data:`EPOCHS`, ``[len(EPOCHS), count, D]``, and the family of each host."""
-    instances = laboratory.pool(split, count).instances
-    env = laboratory.env(range(count), InstancePool(instances, assigned=True), None, run_seed=0, measure_test=False)
+def watch(experiment: Experiment, split: str, count: int) -> tuple[np.ndarray, list[str]]:
+    """Return observations after each of :data:`EPOCHS`, ``[len(EPOCHS), count, D]``, and the family of each host."""
+    instances = experiment.pool(split, count).instances
+    env = experiment.env(range(count), InstancePool(instances, assigned=True), None, run_seed=0, measure_test=False)
     controller, observation, seen = Never(), env.reset(), []
     for epoch in range(max(EPOCHS) + 1):
         if epoch in EPOCHS:
@@ -46,14 +46,14 @@ def watch(laboratory: Laboratory, split: str, count: int) -> tuple[np.ndarray, l
 
 
 def columns(names: Sequence[str]) -> list[int]:
-    """Columns of an observation that hold these probes (of all slots), or the accuracy."""
+    """Return the columns of an observation that hold these probes (of all slots), or the accuracy."""
     return [
         feature.index for feature in feature_table(3, PROBE_NAMES) if feature.name.rsplit(".", maxsplit=1)[-1] in names
     ]
 
 
 def accuracy(train: tuple[np.ndarray, list[str]], held_out: tuple[np.ndarray, list[str]], names: Sequence[str]) -> str:
-    """Share of held-out hosts whose family is told rightly, in %, at each epoch."""
+    """Format the share of held-out hosts whose family is classified correctly, in %, at each epoch."""
     cells = []
     for number in range(len(EPOCHS)):
         kept = columns(names)
@@ -64,12 +64,12 @@ def accuracy(train: tuple[np.ndarray, list[str]], held_out: tuple[np.ndarray, li
 
 
 def main() -> None:
-    """Watch, classify, write the table."""
+    """Run the study and write the table."""
     torch.set_num_threads(1)
     config = compose("+preset=digits_pays", "env.mapping=matmul", "reward.twin=none")
-    laboratory = build_laboratory(config)
-    train = watch(laboratory, "train", config.instances.num_train)
-    held_out = watch(laboratory, "held_out", NUM_HELD_OUT)
+    experiment = build_experiment(config)
+    train = watch(experiment, "train", config.instances.num_train)
+    held_out = watch(experiment, "held_out", NUM_HELD_OUT)
     sets: dict[str, tuple[str, ...]] = {
         "accuracy alone": (ACCURACY,),
         "all probes": PROBE_NAMES,

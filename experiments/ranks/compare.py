@@ -1,6 +1,6 @@
-"""Learning on one rank and on two: ``python -m experiments.ranks.compare``, from the root of the repository.
+"""Compare learning on one rank and on two: ``python -m experiments.ranks.compare``, from the root of the repository.
 
-Makes the runs that are not there yet, then prints the table of README.md and draws its figure.
+Run whatever is missing, then print the table of README.md and draw its figure.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ SEEDS = (0, 1, 2)
 DEVICES = ("[cpu]", "[cpu,cpu]")
 SETTINGS = (
     "+preset=digits",
+    "recipe=full",
     "env.mapping=matmul",
     "trainer.num_iterations=15",
     "evaluation.controllers=[learned,never]",
@@ -31,28 +32,28 @@ COLOURS = ("tab:blue", "tab:orange")
 
 
 def job(devices: str, seed: int) -> Job:
-    """One run."""
+    """Return the run for these devices and this seed."""
     name = f"{devices.count('cpu')}-ranks-seed{seed}"
     return Job(RUNS / name, (*SETTINGS, f"devices={devices}", f"seed={seed}"))
 
 
 def curve(devices: str, seed: int) -> NDArray[np.float64]:
-    """Mean return of the training episodes of each iteration."""
+    """Read the mean return of training episodes in each iteration."""
     return np.array(
         [record["charts/episodic_return"] for record in read_jsonl(job(devices, seed).folder / "metrics.jsonl")]
     )
 
 
 def held_out(devices: str, seed: int) -> float:
-    """Mean return of the learned controller on the held-out hosts."""
+    """Read the mean return of the learned controller on the held-out hosts."""
     result = json.loads((job(devices, seed).folder / "result.json").read_text())
     [learned] = [entry for entry in result["controllers"] if entry["name"] == "learned"]
     return float(learned["episode_return"]["mean"])
 
 
 def main() -> None:
-    """Run, read, print, draw."""
-    # Two runs of one rank beside each other take both cores, as one of two ranks does.
+    """Run the missing runs, print the table and draw the figure."""
+    # Two runs of one rank side by side take both cores, like one run of two ranks.
     make([job("[cpu]", seed) for seed in SEEDS], at_once=2)
     make([job("[cpu,cpu]", seed) for seed in SEEDS])
     print("| devices | iterations 1-5 | 6-10 | 11-15 | held-out hosts |\n|" + "---|" * 5)

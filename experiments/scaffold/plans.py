@@ -1,7 +1,7 @@
-"""What a module brings alone and after another: ``python -m experiments.scaffold.plans``, from the repository's root.
+"""Measure a module alone and beside another: ``python -m experiments.scaffold.plans``, from the repository's root.
 
-Puts one 3x3 convolution into each slot at the first epoch, and into each two, on training instances of the study, and
-writes the table of README.md.
+Put one 3x3 convolution into each slot at the first epoch, and into each pair of slots, on training instances of the
+study, and write the table of README.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from esper.config import compose
 from esper.controllers import PlannedGermination, Schedule
 from esper.envs.instances import InstancePool
 from esper.evaluation.play import play
-from esper.experiment.build import build_laboratory
+from esper.experiment.build import build_experiment
 from esper.runtime.devices import keep_freed_memory
 from esper.runtime.provenance import environment_info
 from esper.runtime.terminal import secure
@@ -30,16 +30,16 @@ NUM_INSTANCES = 16
 
 
 def measure() -> dict[tuple[tuple[int, ...], str], tuple[float, float]]:
-    """Slots with a module, and host family: gain in points before rent, and test accuracy in %."""
+    """Return gain in points before rent and test accuracy in %, by (slots with a module, host family)."""
     config = compose(*WORDS, "reward.rent_weight=0", f"instances.num_train={NUM_INSTANCES}")
-    laboratory = build_laboratory(config)
-    instances = laboratory.pool("train", NUM_INSTANCES).instances
-    height, num_slots = config.trainer.num_envs, len(laboratory.slot_ids)
+    experiment = build_experiment(config)
+    instances = experiment.pool("train", NUM_INSTANCES).instances
+    height, num_slots = config.trainer.num_envs, len(experiment.slot_ids)
     blueprint = blueprint_ids().index(BLUEPRINT)
     plans = [*combinations(range(num_slots), 1), *combinations(range(num_slots), 2)]
     pairs = [(plan, instance) for plan in plans for instance in instances]
-    twins = laboratory.twins(height, lambda done, total: None)
-    env = laboratory.env(range(height), InstancePool(instances), twins, run_seed=0, measure_test=True)
+    twins = experiment.twins(height, lambda done, total: None)
+    env = experiment.env(range(height), InstancePool(instances), twins, run_seed=0, measure_test=True)
     found = defaultdict(list)
     for begin in range(0, len(pairs), height):
         real = pairs[begin : begin + height]

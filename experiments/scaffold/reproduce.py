@@ -1,4 +1,4 @@
-"""Does a controller learn to put up what pays only once another module stands?
+"""Reproduce the study of pairs, in which a module pays only beside another.
 
 ``python -m experiments.scaffold.reproduce``, from the repository's root.
 """
@@ -17,10 +17,11 @@ FAMILIES = {
     "starved_0+centre_tap_12": 0.0,
     "starved_1+centre_tap_12": 0.0,
 }
-"""Weights of the host families that are drawn, and zeros for the others of the preset."""
+"""Weights of the host families in this study, with zeros for the preset's other families."""
 
 WORDS = (
     "+preset=digits_pays",
+    "recipe=full",
     "env.mapping=matmul",
     "env.num_epochs=50",
     "env.steps_per_epoch=6",

@@ -1,9 +1,9 @@
-"""A score model in place of hosts: what growth is worth on hosts that are starved in different places.
+"""A score model that replaces hosts: the value of growth on hosts that are starved in different places.
 
-What every blueprint in every slot gains is what was measured on the hosts of the preset ``digits_pays``
-(``experiments/growth_pays/LANDSCAPE.md``). The rest follows, loosely, what was seen on digit hosts: that early growth
-is worth more, how much an epoch's score and a preview scatter, that hosts come to depend on a module, and what slot
-probes show. Points are of the smooth score, 100 x mean probability of the right class.
+The gain of every blueprint in every slot was measured on the hosts of the preset ``digits_pays``
+(``experiments/growth_pays/LANDSCAPE.md``). The rest loosely follows observations of digit hosts: a higher value of
+early growth, noise of scores and previews, dependence of hosts on modules, and slot probes. Points are of the smooth
+score, 100 x mean probability of the right class.
 
 Axis legend: E = environments, N = instances of a pool, F = families, S = slots, B = blueprints.
 """
@@ -23,6 +23,7 @@ from esper.envs.rewards import Potential, RewardInputs, charged_parameters, pair
 from esper.growth import Applied, SlotState, Stage
 from esper.growth.actions import NUM_BLUEPRINTS, Blueprint
 from esper.population.probes import NUM_PROBES, PROBE_NAMES
+from esper.runtime.options import Rent
 from esper.runtime.rng import generator
 from experiments.surrogate.simulated import CNN_PARAMETERS, HOST_PARAMETERS, Outcome
 
@@ -45,11 +46,11 @@ _BASE = {
     "starved_2": 65,
 }
 BASE = torch.tensor([_BASE[name] for name in FAMILIES], dtype=torch.float64)
-"""About the score of a host left alone, by family."""
+"""Typical score of a host that never grows, by family."""
 
 
 def measured_gains(page: str) -> Tensor:
-    """What a module present from the first epoch to the last gains, points, ``float64 [F, S, B]``.
+    """Read the gain of a module that is present from the first epoch to the last, in points, ``float64 [F, S, B]``.
 
     Args:
         page: text of LANDSCAPE.md.
@@ -68,7 +69,7 @@ def measured_gains(page: str) -> Tensor:
 GAINS = measured_gains(LANDSCAPE.read_text(encoding="utf-8"))
 
 BEST = 98.0
-"""Score that no host exceeds, whatever grows in it."""
+"""Upper bound of a host's score, whatever it grows."""
 MATURING_EPOCHS = 10.0
 INSTANCE_SPREAD = 0.2
 """Standard deviation of an instance's log gain."""
@@ -83,9 +84,9 @@ class Instances:
     """A pool of hosts.
 
     Attributes:
-        family: ``int64 [N]``, indices of :data:`FAMILIES`.
-        gains: ``float64 [N, S, B]``, points of a module present from the first epoch to the last.
-        base: ``float64 [N]``, score of the host left alone.
+        family: ``int64 [N]``, indices into :data:`FAMILIES`.
+        gains: ``float64 [N, S, B]``, points gained by a module that is present from the first epoch to the last.
+        base: ``float64 [N]``, score of the never-grown host.
         probes: ``float64 [N, S, 4]``.
     """
 
@@ -96,7 +97,7 @@ class Instances:
 
     @classmethod
     def draw(cls, count: int, split: str) -> Instances:
-        """``count`` instances of ``train`` or ``held_out``, with the preset's mix of families."""
+        """Draw ``count`` instances of the split ``train`` or ``held_out``, with the preset's mix of families."""
         pool = InstancePool.build(WEIGHTS, count, split, host_family="cnn", num_blocks=NUM_SLOTS, num_classes=10)
         family = torch.tensor([FAMILIES.index(instance.family) for instance in pool])
         stream = generator("surrogate", split)
@@ -116,7 +117,9 @@ class Instances:
 
 
 def _probes(family: Tensor, gains: Tensor, noise: Tensor) -> Tensor:
-    """Dead channels and rank give a starved block away; gradient norm and first-order gain hint at most."""
+    """Simulate slot probes: dead channels and rank reveal a starved block, gradient norm and first-order gain are weak
+    hints.
+    """
     starved = torch.tensor([[f"starved_{slot}" in name for slot in range(NUM_SLOTS)] for name in FAMILIES])[family]
     centre_tap = torch.tensor(["centre_tap" in name for name in FAMILIES])[family]
     values = {
@@ -129,13 +132,15 @@ def _probes(family: Tensor, gains: Tensor, noise: Tensor) -> Tensor:
 
 
 def maturity(age: Tensor) -> Tensor:
-    """Share of its gain that a module has reached, by trained epochs; 1 for one that was there all along."""
+    """Return the share of its gain that a module has reached, by trained epochs; 1 if present from the start."""
     whole = torch.tensor(-NUM_EPOCHS / MATURING_EPOCHS, dtype=torch.float64)
     return torch.expm1(-age.double() / MATURING_EPOCHS) / torch.expm1(whole)
 
 
 def plan_returns(instances: Instances) -> Tensor:
-    """Expected return of growing one module in the first epoch and keeping it, points, ``float64 [N, S, B]``."""
+    """Return the expected return of growing one module in the first epoch and keeping it, in points, ``float64 [N, S,
+    B]``.
+    """
     parameters = torch.zeros(NUM_BLUEPRINTS, dtype=torch.float64)
     parameters[list(CNN_PARAMETERS)] = torch.tensor(list(CNN_PARAMETERS.values()), dtype=torch.float64)
     worth = instances.gains - RENT_WEIGHT * parameters / HOST_PARAMETERS
@@ -143,12 +148,12 @@ def plan_returns(instances: Instances) -> Tensor:
 
 
 def fixed_return(instances: Instances) -> float:
-    """Of the best single plan."""
+    """Return the mean return of the best single plan."""
     return float(plan_returns(instances).mean(0).max())
 
 
 def family_plans(instances: Instances) -> list[tuple[int, int] | None]:
-    """What an oracle that knows families does on each instance: slot and blueprint, or ``None`` for never growing."""
+    """Return the plan of a family-aware oracle for each instance: slot and blueprint, or ``None`` for never growing."""
     plans = plan_returns(instances)
     chosen = []
     for family in instances.family.tolist():
@@ -158,21 +163,21 @@ def family_plans(instances: Instances) -> list[tuple[int, int] | None]:
 
 
 def oracle_return(instances: Instances) -> float:
-    """Of the best plan of each family."""
+    """Return the mean return of the best plan of each family."""
     returns = plan_returns(instances)
     earned = [float(row[plan]) for row, plan in zip(returns, family_plans(instances), strict=True) if plan]
     return sum(earned) / len(returns)
 
 
 class GrowthWorld:
-    """Hosts of a pool, and the paired reward of what grows in them.
+    """Simulated hosts of a pool, with a paired reward for growth.
 
     Args:
         instances: the pool.
-        num_envs: E, not above N.
-        stream: of draws and noise.
-        config: discount, terms of the reward, and which slot probes are seen.
-        in_order: environment e always has instance e.
+        num_envs: E, at most N.
+        stream: generator of draws and noise.
+        config: discount, reward terms and observed slot probes.
+        in_order: give instance e to environment e.
     """
 
     def __init__(
@@ -210,14 +215,14 @@ class GrowthWorld:
                 score=gap,
                 twin=nothing,
                 off=nothing,
-                rent=rent(acting, self._host, RENT_WEIGHT, "linear"),
+                rent=rent(acting, self._host, RENT_WEIGHT, Rent.linear),
                 stage=nothing,
                 ended=torch.full((self.num_envs,), ended),
                 crashed=torch.zeros(self.num_envs, dtype=torch.bool),
                 final_score=final,
                 final_twin=nothing,
                 twin_crashed=torch.zeros(self.num_envs, dtype=torch.bool),
-                final_rent=rent(charged, self._host, RENT_WEIGHT, "linear"),
+                final_rent=rent(charged, self._host, RENT_WEIGHT, Rent.linear),
                 chance_score=nothing,
             ),
             gamma=self._config.ppo.gamma,
@@ -233,13 +238,15 @@ class GrowthWorld:
         )
 
     def _points(self, worth: Tensor) -> Tensor:
-        """Points over the host left alone, ``float64 [E]``: modules share what there is to gain; chaos makes noise."""
+        """Return points over the never-grown host, ``float64 [E]``: modules share the possible gain, and noise is
+        added.
+        """
         room = (BEST - self._base)[:, None]
         joint = room[:, 0] * (1 - (1 - (worth / room).clamp(max=1)).prod(1))
         return torch.where((worth != 0).any(1), joint + EPOCH_NOISE * self._noise(), 0.0)
 
     def _contribution(self, state: SlotState, worth: Tensor) -> Tensor:
-        """The preview of a module in incubation, and of a blended one what switching it off would cost."""
+        """Return contributions: previews of incubated modules, and the loss from switching off blended ones."""
         preview = PREVIEW_SHARE * worth + PREVIEW_NOISE * self._noise(NUM_SLOTS)
         leaning = -torch.expm1(-(state.age - 3).clamp(min=0).double() / DEPENDENCE_EPOCHS) * DEPENDENCE
         blended = state.alpha * (worth + leaning) + self._noise(NUM_SLOTS)

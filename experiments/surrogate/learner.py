@@ -1,4 +1,4 @@
-"""A preset's learner on a simulated environment: its policy, its update, its schedules.
+"""A preset's learner on a simulated environment, with its policy, update and schedules.
 
 Axis legend: E = environments, T = steps.
 """
@@ -13,52 +13,52 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.algorithms import PPO, PPOSettings, RolloutBuffer
 from esper.config import compose
 from esper.config.root import Config
-from esper.envs.features import continuous_features, num_features
-from esper.experiment.build import ppo_settings, scheduled
+from esper.envs.features import continuous_features, feature_kinds
+from esper.experiment.learning import ppo_settings
 from esper.growth.actions import NUM_BLUEPRINTS
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
-from esper.ppo import Metrics, PPOSettings, RolloutBuffer, ppo_update
+from esper.runtime.records import Metrics
 from esper.runtime.rng import derive_seed, generator
-from esper.training.rollout import Carry, collect
+from esper.training.rollout import RolloutState, collect
 from experiments.surrogate.simulated import SimulatedEnv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to learn.
+    """Settings of a learner.
 
     Attributes:
         config: policy, coefficients and schedules.
-        settings: numbers of an update.
+        settings: hyperparameters of an update.
     """
 
     config: Config
     settings: PPOSettings
 
     def with_settings(self, **values: Any) -> Recipe:
-        """The same but for some numbers of the update."""
+        """Return a copy with other hyperparameters of the update."""
         return replace(self, settings=replace(self.settings, **values))
 
 
 @cache
 def recipe(*overrides: str, preset: str = "digits") -> Recipe:
-    """A preset's, with overrides as on the command line."""
-    config = compose(f"+preset={preset}", *overrides)
-    return Recipe(config=config, settings=ppo_settings(config))
+    """Build the recipe of a preset, with overrides as on the command line."""
+    config = compose(f"+preset={preset}", "recipe=full", *overrides)
+    return Recipe(config=config, settings=ppo_settings(config.ppo))
 
 
 def new_policy(
     env: SimulatedEnv, config: Config, seed: int, kind: Callable[..., GrowthPolicy] = GrowthPolicy
 ) -> GrowthPolicy:
-    """A policy of the configured widths for an environment's slots and probes."""
+    """Build a policy of the configured widths for an environment's slots and probes."""
     policy, num_slots, num_probes = config.policy, env.num_slots, len(env.world.slot_probes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("policy", seed))
         return kind(
-            num_features(num_slots, num_probes),
             num_slots,
             NUM_BLUEPRINTS,
             num_probes=num_probes,
@@ -69,20 +69,24 @@ def new_policy(
             blueprint_head_dims=policy.blueprint_head_dims,
             value_dim=policy.value_dim,
             conditional_heads=policy.conditional_heads,
-            slot_head=policy.slot_head.name,
-            critic=policy.critic.name,
+            slot_head=policy.slot_head,
+            critic=policy.critic,
+            body=policy.body,
+            slot_depth=policy.slot_depth,
+            choices=policy.choices.indices(),
+            initial_op_logits=policy.initial_op_logits.by_op(),
         )
 
 
 class Learner:
-    """A policy that learns on one environment.
+    """A policy that learns in one environment.
 
     Args:
-        env: to learn on.
-        recipe: how.
-        seed: of policy, actions and minibatches.
+        env: environment to learn in.
+        recipe: settings of the learner.
+        seed: seed of policy, actions and minibatches.
         kind: class of the policy.
-        num_steps: of each environment in a rollout; whole episodes, if not given.
+        num_steps: steps of each environment per rollout; default: whole episodes.
     """
 
     def __init__(
@@ -95,9 +99,12 @@ class Learner:
     ) -> None:
         self.env, self.recipe = env, recipe
         self.policy = new_policy(env, recipe.config, seed, kind)
-        self.normaliser = Normaliser(continuous_features(env.num_slots, env.world.slot_probes))
-        ppo = recipe.config.ppo
-        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=ppo.lr, eps=ppo.adam_eps)
+        seen = env.num_slots, env.world.slot_probes
+        kinds = feature_kinds(*seen) if self.policy.for_any_slots else None
+        self.normaliser = Normaliser(continuous_features(*seen), kinds)
+        self.algorithm = PPO(
+            self.policy, recipe.settings, gamma=recipe.config.ppo.gamma, generator=generator("minibatches", seed)
+        )
         policy = self.policy
         self.buffer = RolloutBuffer(
             env.num_envs,
@@ -105,35 +112,36 @@ class Learner:
             policy.num_features,
             policy.num_slots,
             policy.num_blueprints,
-            policy.lstm_dim,
+            policy.state_dim,
         )
-        self._actions, self._order = generator("actions", seed), generator("minibatches", seed)
-        self._carry = Carry(env.reset(), policy.initial_state(env.num_envs))
+        self._actions = generator("actions", seed)
+        self._rollout = RolloutState(env.reset(), policy.initial_state(env.num_envs))
 
     def iterate(self, iteration: int) -> Metrics:
-        """One rollout and update, ``iteration`` from 0; adds ``return``, the mean scaled reward that it brought."""
+        """Collect one rollout and update the policy, ``iteration`` from 0; metrics include ``return``, the mean scaled
+        return.
+        """
         raw = collect(
             self.env,  # type: ignore[arg-type]
             self.policy,
             self.normaliser,
             self.buffer,
-            self._carry,
+            self._rollout,
             self._actions,
             lambda observation, actions, result: None,
         )
-        lr, ent_coef = scheduled(self.recipe.config.ppo, iteration)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        result = ppo_update(self.policy, self.optimizer, self.buffer, self.recipe.settings, ent_coef, self._order)
+        result = self.algorithm.update(self.buffer, iteration + 1)
         self.normaliser.merge(moments(raw))
-        return result.metrics | {"return": float(self.buffer.data.reward.sum(1).mean())}
+        return {**result.metrics, "return": float(self.buffer.data.reward.sum(1).mean())}
 
 
 @torch.no_grad()
 def play(
     env: SimulatedEnv, policy: GrowthPolicy, normaliser: Normaliser, stream: torch.Generator | None = None
 ) -> Tensor:
-    """Returns of one episode of every environment, ``float [E]``: greedy, or sampled from ``stream``."""
+    """Play one episode in every environment, greedily or sampled from ``stream``, and return its returns, ``float
+    [E]``.
+    """
     observation, hidden = env.reset(), policy.initial_state(env.num_envs)
     returns = torch.zeros(env.num_envs)
     for _ in range(env.num_epochs):

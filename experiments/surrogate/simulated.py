@@ -1,4 +1,4 @@
-"""The growth environment without hosts: real rules, masks and observations around a world that says what pays.
+"""The growth environment without hosts: real rules, masks and observations around a simulated world.
 
 Axis legend: E = environments, S = slots, B = blueprints.
 """
@@ -43,14 +43,14 @@ def _cnn_parameters() -> dict[Blueprint, int]:
 
 
 CNN_PARAMETERS = _cnn_parameters()
-"""Blueprints that fit a CNN host, and how many parameters each has."""
+"""Number of parameters of each blueprint that fits a CNN host."""
 
 HOST_PARAMETERS = 1362
-"""Those of the digits host."""
+"""Number of parameters of the digits host."""
 
 
 def cnn_blueprints(num_slots: int) -> Tensor:
-    """``bool [S, B]``: what fits a CNN host."""
+    """Return which blueprints fit a CNN host, ``bool [S, B]``."""
     fits = torch.zeros(num_slots, NUM_BLUEPRINTS, dtype=torch.bool)
     fits[:, list(CNN_PARAMETERS)] = True
     return fits
@@ -58,12 +58,12 @@ def cnn_blueprints(num_slots: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an epoch brought.
+    """Result of one epoch.
 
     Attributes:
         reward: ``float [E]``, scaled.
-        contribution: ``float64 [E, S]``, points; not read where there is no module.
-        loss, accuracy: ``float64 [E]``, of the validation.
+        contribution: ``float64 [E, S]``, points; ignored where there is no module.
+        loss, accuracy: ``float64 [E]``, on the validation split.
     """
 
     reward: Tensor
@@ -73,7 +73,7 @@ class Outcome:
 
 
 class World(Protocol):
-    """What takes the place of hosts, data and reward."""
+    """Interface of a simulated world, which replaces hosts, data and reward."""
 
     slot_probes: tuple[str, ...]
     """Names of the probes."""
@@ -82,22 +82,24 @@ class World(Protocol):
         """Draw new instances for all environments."""
 
     def probes(self) -> Tensor:
-        """Evidence about the host at each place now, ``float [E, S, probes]``."""
+        """Return the slot probes of the current hosts, ``float [E, S, probes]``."""
 
     def live(self, state: SlotState, applied: Applied, epoch: int, ended: bool) -> Outcome:
         """Train and validate one epoch.
 
         Args:
-            state: alphas and clocks have ticked; read only.
-            applied: what the action did.
-            epoch: from 1.
-            ended: whether it is the episode's last.
+            state: state of the slots, after alphas and clocks have advanced; read only.
+            applied: effects of the action.
+            epoch: number of the epoch, from 1.
+            ended: true in the last epoch of the episode.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStep:
-    """What :func:`esper.training.rollout.collect` reads of a step: see :class:`esper.envs.records.StepResult`."""
+    """The part of a step result that :func:`esper.training.rollout.collect` reads; see
+    :class:`esper.envs.records.StepResult`.
+    """
 
     observation: Observation
     reward: Tensor
@@ -105,13 +107,13 @@ class SimulatedStep:
 
 
 class SimulatedEnv:
-    """E environments in step: their episodes start and end together.
+    """E simulated environments whose episodes start and end together.
 
     Args:
-        world: what growth is worth.
+        world: simulated hosts and rewards.
         num_envs: E.
         num_slots: S.
-        rules: of growth.
+        rules: rules of growth.
         num_epochs: length of an episode.
     """
 
@@ -128,7 +130,7 @@ class SimulatedEnv:
         self._everywhere = torch.ones(num_envs, dtype=torch.bool)
 
     def reset(self, which: Tensor | None = None) -> Observation:
-        """Start new episodes, in all environments."""
+        """Start new episodes in all environments."""
         assert which is None or which.all(), "episodes start together"
         self.world.begin()
         self.state = SlotState.empty(self.num_envs, self.num_slots)
@@ -136,7 +138,7 @@ class SimulatedEnv:
         return self.observation()
 
     def step(self, actions: Tensor) -> SimulatedStep:
-        """One epoch, in the order of :class:`esper.envs.growth.GrowthEnv`; ``actions: int64 [E, 8]``."""
+        """Advance one epoch, in the order of :class:`esper.envs.growth.GrowthEnv`; ``actions: int64 [E, 8]``."""
         state = self.state
         applied = apply_actions(state, actions, self.compatible, self.rules)
         self.history.record_action(actions[:, Head.OP], applied.success)
@@ -158,20 +160,21 @@ class SimulatedEnv:
         )
 
     def observation(self) -> Observation:
-        """What a controller may know now."""
+        """Return the current observation."""
         features, blueprint_index = observe(
             self.history,
             self.state,
             num_epochs=self.num_epochs,
             param_budget=4.0 * self._host,
             min_training_epochs=self.rules.min_training_epochs,
+            contribution_decay=0.995,
             probes=self.world.probes(),
         )
         masks = legal(self.state, self.compatible, self.rules)
         return Observation(features=features, blueprint_index=blueprint_index, masks=masks)
 
     def view(self, observation: Observation) -> EnvView:
-        """The observation together with the arrays it was made from, for rule-based controllers."""
+        """Combine the observation with the arrays behind it, for rule-based controllers."""
         return EnvView(
             observation=observation,
             state=self.state,
@@ -181,5 +184,5 @@ class SimulatedEnv:
         )
 
     def reports(self, environment: int) -> dict[str, SeedReport]:
-        """Readable records of one environment's slots."""
+        """Return readable records of one environment's slots."""
         return reports(self.state, environment, self.slot_ids, HOST_PARAMETERS, self.rules, BLUEPRINT_IDS)

@@ -1,13 +1,13 @@
-"""What keeps PPO on one plan? ``python -m experiments.surrogate.study``, from the root of the repository.
+"""Compare PPO settings on the surrogate: ``python -m experiments.surrogate.study``, from the root of the repository.
 
-Trains what is not in ``outputs/surrogate`` yet, then renews the tables of README.md.
+Train whatever is missing in ``outputs/surrogate``, then renew the tables of README.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,11 +16,12 @@ from unittest.mock import patch
 
 import torch
 
-from esper.experiment.build import growth_rules
+from esper.algorithms.buffer import RolloutBatch
+from esper.experiment.acting import growth_rules
 from esper.growth import Stage
 from esper.growth.actions import Blueprint
 from esper.population.probes import PROBE_NAMES
-from esper.ppo.buffer import RolloutBatch
+from esper.runtime.files import write_atomic
 from esper.runtime.rng import generator
 from esper.runtime.terminal import secure
 from experiments.surrogate.growth import (
@@ -41,17 +42,18 @@ RUNS = Path("outputs/surrogate")
 PAGE = Path(__file__).with_name("README.md")
 SEEDS = range(5)
 ENV_EPOCHS = 28_800
-"""Three eighths of what the preset trains for."""
+"""Environment epochs of a run, three eighths of the preset's."""
 NUM_TRAIN, NUM_HELD_OUT = 56, 64
+RECENT_EPISODES = 96
 
 BLUEPRINT_MULTIPLIER = "ppo.entropy_multipliers.blueprint={}"
 
 PROBES = "observation.slot_probes=[{}]"
 FORCED_WAITS = "forced WAITs count"
 BEFORE = ("ppo.ratio=joint", "ppo.lr=5e-4", "ppo.anneal_lr=false", BLUEPRINT_MULTIPLIER.format(1.5))
-"""Four parts of an earlier recipe of digits_pays."""
+"""Overrides for four parts of an earlier recipe of digits_pays."""
 RECIPE_BEFORE = (*BEFORE, "ppo.anneal_iterations=70")
-"""That recipe, whole."""
+"""Overrides for the whole earlier recipe of digits_pays."""
 
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "now": {
@@ -97,12 +99,12 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "blueprint multiplier 3": (*RECIPE_BEFORE, BLUEPRINT_MULTIPLIER.format(3.0)),
     },
 }
-"""Name of a table to its settings, each a name and overrides of the preset; the others are compared with the first."""
+"""Settings by table, each with a name and overrides of the preset; the first setting is the reference of its table."""
 
 
 @contextmanager
 def forced_waits_count() -> Iterator[None]:
-    """Steps at which WAIT is all that is legal count in the loss, and in the statistics of advantages, like all."""
+    """Count steps with WAIT as the only legal op in the loss and in the statistics of advantages."""
     counted = property(lambda batch: batch.masks.op.sum(-1).clamp(min=2))
     with patch.object(RolloutBatch, "num_legal_ops", counted):
         yield
@@ -110,30 +112,32 @@ def forced_waits_count() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A greedy look at held-out instances.
+    """A greedy evaluation on held-out instances.
 
     Attributes:
-        env_epochs: of training so far.
+        env_epochs: environment epochs of training so far.
         points: mean return.
-        kept: family to how often slot 0, 1, 2 or none was kept.
-        blueprints: blueprint name to how often it was kept.
+        sampled: mean return of the latest 96 training episodes.
+        kept: for each family, how often slot 0, 1, 2 or none was kept.
+        blueprints: how often each blueprint was kept, by name.
     """
 
     env_epochs: int
     points: float
+    sampled: float
     kept: dict[str, list[int]]
     blueprints: dict[str, int]
 
     @property
     def one_plan(self) -> bool:
-        """The slot kept most often is the same in every family in which one was kept at all."""
+        """Return whether the slot kept most often is the same in every family that kept any."""
         counts = [row[:NUM_SLOTS] for row in self.kept.values()]
         return len({row.index(max(row)) for row in counts if sum(row)}) <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training run: looks at held-out instances, and explained variance per iteration."""
+    """One training run: evaluations on held-out instances, and explained variance per iteration."""
 
     checks: list[Check]
     explained_variance: list[float | None]
@@ -142,27 +146,37 @@ class Run:
 def environment(
     instances: Instances, num_envs: int, stream: torch.Generator, how: Recipe, *, in_order: bool = False
 ) -> SimulatedEnv:
-    """Simulated growth under a recipe's rules."""
+    """Build simulated growth under a recipe's rules."""
     world = GrowthWorld(instances, num_envs, stream, how.config, in_order=in_order)
     return SimulatedEnv(world, num_envs, NUM_SLOTS, rules=growth_rules(how.config), num_epochs=NUM_EPOCHS)
 
 
-def look(learner: Learner, held_out: Instances, env_epochs: int) -> Check:
+def held_out_env(held_out: Instances, how: Recipe) -> SimulatedEnv:
+    """Build the environment of evaluations, one instance each."""
+    return environment(held_out, len(held_out.family), generator("held out"), how, in_order=True)
+
+
+def look(learner: Learner, held_out: Instances, env_epochs: int, sampled: float) -> Check:
     """Play one greedy episode on every held-out instance."""
-    env = environment(held_out, len(held_out.family), generator("held out"), learner.recipe, in_order=True)
+    env = held_out_env(held_out, learner.recipe)
     points = float(play(env, learner.policy, learner.normaliser).mean()) / learner.recipe.config.reward.scale
+    return check(env, held_out, env_epochs, points, sampled)
+
+
+def check(env: SimulatedEnv, held_out: Instances, env_epochs: int, points: float, sampled: float) -> Check:
+    """Describe an evaluation by what its environment has at the end of the episodes."""
     fossilized = env.state.stage == Stage.FOSSILIZED
     slots = torch.cat([fossilized, ~fossilized.any(1, keepdim=True)], 1).long()
     kept = {name: slots[held_out.family == number].sum(0).tolist() for number, name in enumerate(FAMILIES)}
     counts = env.state.blueprint[fossilized].bincount(minlength=len(Blueprint)).tolist()
     blueprints = {Blueprint(index).name.lower(): count for index, count in enumerate(counts) if count}
-    return Check(env_epochs=env_epochs, points=points, kept=kept, blueprints=blueprints)
+    return Check(env_epochs=env_epochs, points=points, sampled=sampled, kept=kept, blueprints=blueprints)
 
 
 def train(overrides: Sequence[str], seed: int, env_epochs: int = ENV_EPOCHS) -> Run:
-    """Learn for a number of environment epochs, and look at held-out instances in quarters.
+    """Train for a number of environment epochs, and evaluate on held-out instances after every quarter.
 
-    Schedules are those of the preset, as shares of the run.
+    Schedules are the preset's, scaled to the length of the run.
     """
     whole = recipe(*overrides, preset=PRESET).config
     num_envs, num_steps = whole.trainer.num_envs, whole.trainer.num_steps or NUM_EPOCHS
@@ -174,28 +188,31 @@ def train(overrides: Sequence[str], seed: int, env_epochs: int = ENV_EPOCHS) -> 
     held_out = Instances.draw(NUM_HELD_OUT, "held_out")
     env = environment(Instances.draw(NUM_TRAIN, "train"), num_envs, generator("growth", seed), how)
     learner = Learner(env, how, seed, num_steps=num_steps)
-    run = Run(checks=[], explained_variance=[])
+    run, returns = Run(checks=[], explained_variance=[]), list[float]()
+    recent = max(1, round(RECENT_EPISODES * NUM_EPOCHS / per_iteration))
     looks = {round(quarter * num_iterations / 4) for quarter in (1, 2, 3, 4)}
     for iteration in range(num_iterations):
-        run.explained_variance.append(learner.iterate(iteration)["losses/explained_variance"])
+        metrics = learner.iterate(iteration)
+        run.explained_variance.append(metrics["losses/explained_variance"])
+        returns.append((metrics["return"] or 0.0) * NUM_EPOCHS / num_steps / how.config.reward.scale)
         if iteration + 1 in looks:
-            run.checks.append(look(learner, held_out, (iteration + 1) * per_iteration))
+            run.checks.append(look(learner, held_out, (iteration + 1) * per_iteration, mean(returns[-recent:])))
     return run
 
 
 def load(group: str, name: str, seed: int) -> Run:
-    """A finished run."""
+    """Load a finished run."""
     record = json.loads(path(group, name, seed).read_text())
     return Run(**record | {"checks": [Check(**check) for check in record["checks"]]})
 
 
 def path(group: str, name: str, seed: int) -> Path:
-    """Where a run is kept."""
+    """Return the file of a run."""
     return RUNS / group / f"{name.replace(' ', '_')}-{seed}.json"
 
 
 def row(group: str, name: str, oracle: float) -> str:
-    """One setting as a Markdown table row, beside the first of its group."""
+    """Format one setting as a Markdown table row, compared with the first of its group."""
     runs = [load(group, name, seed) for seed in SEEDS]
     halves, ends = [run.checks[1] for run in runs], [run.checks[-1] for run in runs]
     last = [run.explained_variance[-len(run.explained_variance) // 3 :] for run in runs]
@@ -214,7 +231,9 @@ def row(group: str, name: str, oracle: float) -> str:
 
 
 def difference(group: str, name: str, oracle: float, look: int) -> str:
-    """To the first of a group at a look, in percentage points, paired by run seed, with its standard error."""
+    """Format the difference to the first setting of a group, in percentage points, paired by run seed, with standard
+    error.
+    """
     base = next(iter(GROUPS[group]))
     if name == base:
         return ""
@@ -224,7 +243,7 @@ def difference(group: str, name: str, oracle: float, look: int) -> str:
 
 
 def table(group: str, oracle: float) -> str:
-    """All settings of a group."""
+    """Format a table of all settings of a group."""
     heads = (
         "setting",
         "%, half-way",
@@ -239,20 +258,24 @@ def table(group: str, oracle: float) -> str:
     return "\n".join(["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *rows])
 
 
-def make(group: str, name: str, seed: int) -> None:
-    """Train a setting, unless it is there."""
+def make(group: str, name: str, seed: int, start: Callable[[], Run]) -> None:
+    """Make the run of a setting unless it exists."""
     own = path(group, name, seed)
     if own.exists():
         return
     own.parent.mkdir(parents=True, exist_ok=True)
     print(f"{group}: {name}, run seed {seed}", flush=True)
+    write_atomic(own, json.dumps(asdict(start())))
+
+
+def make_setting(group: str, name: str, seed: int) -> None:
+    """Train a setting of a table here unless its run exists."""
     with forced_waits_count() if name == FORCED_WAITS else nullcontext():
-        run = train(GROUPS[group][name], seed)
-    own.write_text(json.dumps(asdict(run)))
+        make(group, name, seed, lambda: train(GROUPS[group][name], seed))
 
 
 def main() -> None:
-    """Train the settings of the named groups, or of all; then write their tables."""
+    """Train the settings of the named groups, or of all, then write their tables."""
     parser = argparse.ArgumentParser(description="Train settings of PPO on simulated growth, and write the tables.")
     parser.add_argument(
         "groups", nargs="*", metavar="group", help=f"tables to make: {', '.join(GROUPS)} (default: all)"
@@ -270,7 +293,7 @@ def main() -> None:
     for group in chosen:
         for name in GROUPS[group]:
             for seed in SEEDS:
-                make(group, name, seed)
+                make_setting(group, name, seed)
         text = between_markers(PAGE.read_text(encoding="utf-8"), group, table(group, oracle))
         PAGE.write_text(text, encoding="utf-8")
 

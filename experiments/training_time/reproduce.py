@@ -1,7 +1,8 @@
-"""What does an hour of training buy? ``python -m experiments.training_time.reproduce``, from the repository's root.
+"""Measure the gain of longer training: ``python -m experiments.training_time.reproduce``, from the repository's root.
 
-Trains controllers of ``growth_pays`` for longer, unless they are there, judges them at several lengths on the held-out
-hosts of that study, and renews table and figure of README.md. What the others earn is read from its folder.
+Train controllers of ``growth_pays`` for longer, unless done, evaluate them at several lengths on the held-out hosts of
+that study, and renew table and figure of README.md. The results of the other controllers are read from that study's
+folder.
 
 Axis legend: R = run seeds, I = held-out instances.
 """
@@ -10,11 +11,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,40 +23,41 @@ from esper.runtime.rng import generator
 from esper.runtime.run_folder import RunFolder
 from esper.runtime.terminal import secure
 from esper.telemetry.statistics import crossed_bootstrap
+from esper.views import palette
 from esper.views.drawing import Figure
 from experiments.growing import curves, evaluate
 from experiments.growth_pays.reproduce import STUDY
 from experiments.jobs import Job, make
-from experiments.tables import between_markers, interval
+from experiments.tables import between_markers, interval, write_rows
 
 NUM_ITERATIONS = 200
-"""About an hour of one core."""
+"""Iterations of a run, about an hour of one core."""
 LOOKS = (40, 80, 120, 160, 200)
-"""Iterations after which a run is judged; each a multiple of ``CHECKPOINT_EVERY``."""
+"""Iterations after which a run is evaluated; each a multiple of ``CHECKPOINT_EVERY``."""
 CHECKPOINT_EVERY = 40
 SEEDS = (0, 1)
 NUM_SHORT = 80
-"""Iterations of the study's own runs."""
+"""Iterations of the runs of growth_pays."""
 NUM_HOSTS = 64
 ROUNDING = 0.03
-"""Mean difference in test accuracy above which never-grown hosts are others.
+"""Mean difference in test accuracy above which never-grown hosts count as different hosts.
 
-Two makes of processor made one of 0.011, other hosts of the same families one of 0.06.
+Two makes of processor differed by 0.011, other hosts of the same families by 0.06.
 """
 RUNS = Path("outputs/training_time")
 PAGE = Path("experiments/training_time/README.md")
 RIVALS = ("probe_rule", "schedule_per_family", "schedule_best", "static_best")
-"""Controls whose return is set beside."""
+"""Controls whose return is compared."""
 ACCURATE = "static_full"
-"""The control whose test accuracy is."""
+"""The control whose test accuracy is compared."""
 LEVELS = {"schedule_per_family": ":", "probe_rule": "-.", "schedule_best": "--"}
-"""Controls that are drawn, and their lines."""
+"""Controls drawn as lines, with their line styles."""
 
 COLUMNS = ("episode_return", "test_accuracy", "added_parameters")
 
 
 def job(seed: int) -> Job:
-    """One long run, on one core."""
+    """Return the long run of one seed, on one core."""
     length = (f"trainer.num_iterations={NUM_ITERATIONS}", f"trainer.checkpoint_every={CHECKPOINT_EVERY}")
     closing = ("evaluation.controllers=[learned,never]", "evaluation.num_hosts=24")
     return Job(RUNS / f"seed{seed}", (*closing, *STUDY.words, *length, f"seed={seed}"))
@@ -64,11 +65,11 @@ def job(seed: int) -> Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What one controller came to on the held-out hosts.
+    """Scores of one controller on the held-out hosts.
 
     Attributes:
-        families: of the I instances, in the order of their numbers.
-        columns: name to ``float64 [R, I]``, with R = 1 for a controller that has no run seeds.
+        families: family of each of the I instances, in the order of their numbers.
+        columns: ``float64 [R, I]`` by column name, with R = 1 for a controller without run seeds.
     """
 
     families: tuple[str, ...]
@@ -76,9 +77,14 @@ class Scores:
 
 
 def read_scores(path: Path) -> dict[str, Scores]:
-    """Controller to scores, from the ``hosts.csv`` of an evaluation."""
+    """Read the scores of each controller from the ``hosts.csv`` of an evaluation."""
     with path.open(encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: (int(row["run"]), int(row["instance"])))
+        return scores_of(list(csv.DictReader(file)))
+
+
+def scores_of(episodes: Sequence[Mapping[str, str]]) -> dict[str, Scores]:
+    """Return the scores of each controller from the rows of a ``hosts.csv``."""
+    rows = sorted(episodes, key=lambda row: (int(row["run"]), int(row["instance"])))
     scores = {}
     for name in dict.fromkeys(row["controller"] for row in rows):
         own = [row for row in rows if row["controller"] == name]
@@ -92,10 +98,10 @@ def read_scores(path: Path) -> dict[str, Scores]:
 
 
 def check_same_hosts(one: Scores, other: Scores) -> None:
-    """Two evaluations saw the same hosts: their never-grown networks agree, but for what rounding makes of them.
+    """Check that two evaluations used the same hosts: their never-grown networks agree up to rounding.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the hosts differ.
     """
     foreign = "the never-grown hosts are not those of growth_pays; its hosts.csv is of another evaluation"
     if one.families != other.families:
@@ -108,12 +114,12 @@ def check_same_hosts(one: Scores, other: Scores) -> None:
 
 
 def bootstrap(table: Tensor, families: Sequence[str]) -> dict[str, float]:
-    """Mean of ``[R, I]`` with its interval, as in ``result.json``."""
+    """Return the mean of ``[R, I]`` with its interval, as in ``result.json``."""
     return crossed_bootstrap(table, families, generator=generator("training time"))._asdict()
 
 
 def row(head: Sequence[str], learned: Scores, rivals: dict[str, Scores]) -> str:
-    """A length of training as a Markdown table row."""
+    """Format one length of training as a Markdown table row."""
 
     def gap(name: str, column: str) -> dict[str, float]:
         return bootstrap(learned.columns[column] - rivals[name].columns[column], learned.families)
@@ -132,22 +138,14 @@ def row(head: Sequence[str], learned: Scores, rivals: dict[str, Scores]) -> str:
 
 
 def pace(path: Path) -> float:
-    """Minutes that an iteration of the study's runs took, the median over them, from its ``curves.csv``."""
+    """Return the minutes per iteration of the runs of growth_pays, the median over ``curves.csv``."""
     with path.open(encoding="utf-8") as file:
         ends = [float(line["seconds"]) for line in csv.DictReader(file) if int(line["iteration"]) == NUM_SHORT]
     return median(ends) / 60 / NUM_SHORT
 
 
-def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Rows that have the same keys."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def judge(jobs: Sequence[Job], never: Scores) -> dict[int, Scores]:
-    """Iteration to what the controllers come to after it; writes every held-out episode beside the page."""
+    """Evaluate the controllers after each number of iterations; write every held-out episode beside the page."""
     looks, episodes = {}, []
     for look in LOOKS:
         checkpoints = [RunFolder(one.folder).kept_checkpoint(look) for one in jobs]
@@ -160,17 +158,17 @@ def judge(jobs: Sequence[Job], never: Scores) -> dict[int, Scores]:
             episodes += [
                 {"iteration": look, **line} for line in csv.DictReader(file) if line["controller"] == "learned"
             ]
-    write_csv(PAGE.with_name("hosts.csv"), episodes)
+    write_rows(PAGE.with_name("hosts.csv"), episodes)
     return looks
 
 
 def figure(looks: dict[int, Scores], rivals: dict[str, Scores], minutes: float) -> None:
-    """Held-out return against minutes of training, so many an iteration."""
+    """Plot held-out return against minutes of training, given the minutes per iteration."""
     canvas = Figure(figsize=(8, 4.5), layout="constrained")
     axes = canvas.subplots()
     for name, style in LEVELS.items():
         level = float(rivals[name].columns["episode_return"].mean())
-        axes.axhline(level, color="0.45", linestyle=style, linewidth=1, label=name)
+        axes.axhline(level, color=palette.look(name).colour, linestyle=style, linewidth=1, label=name)
     for number, seed in enumerate(SEEDS):
         returns = [float(scores.columns["episode_return"][number].mean()) for scores in looks.values()]
         label = f"{NUM_ITERATIONS} iterations, run seed {seed}"
@@ -184,13 +182,13 @@ def figure(looks: dict[int, Scores], rivals: dict[str, Scores], minutes: float) 
 
 
 def main() -> None:
-    """Make the study."""
+    """Run the study."""
     jobs = [job(seed) for seed in SEEDS]
     make(jobs, at_once=2)
     study = STUDY.page.parent
     rivals = read_scores(study / "hosts.csv")
     looks = judge(jobs, rivals["never"])
-    write_csv(PAGE.with_name("curves.csv"), curves(jobs))
+    write_rows(PAGE.with_name("curves.csv"), curves(jobs))
     minutes = pace(study / "curves.csv")
     heads = (
         *("iterations", "of", "minutes", "return, by run seed", "return"),

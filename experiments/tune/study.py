@@ -1,7 +1,7 @@
 """Tune the learned controller: ``python -m experiments.tune.study --trials 30``, from the repository's root.
 
-Trials are asked for and told (Optuna), kept in SQLite, and pruned while they train. Each is an ordinary run in a folder
-of its own. The same command goes on: with the trial that was interrupted, and then with new ones.
+Optuna chooses the trials, which are stored in SQLite and pruned while they train. Each is an ordinary run in its own
+folder. The same command resumes the study: first the interrupted trial, then new ones.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from experiments.jobs import GO_ON, QUIET
 
 RETURN = "charts/episodic_return"
 WINDOW = 5
-"""Iterations of which the mean return is a trial's value: one is noisy."""
+"""Number of last iterations whose mean return is a trial's value, because single ones are noisy."""
 POLL_SECONDS = 2.0
 STARTUP_TRIALS = 5
-"""Trials before any is pruned, and iterations before a trial can be."""
+"""Number of trials before any is pruned, and of iterations before a trial can be pruned."""
 
 Command = Callable[[Path, Sequence[str]], list[str]]
-"""The command of one run: its folder and the words that are its own."""
+"""Function from a run's folder and its own arguments to the command that runs it."""
 
 
 def suggest(trial: Trial) -> list[str]:
-    """The words of one trial: what PPO is most sensitive to."""
+    """Suggest the arguments of one trial: the settings to which PPO is most sensitive."""
     lr = trial.suggest_float("ppo.lr", 3e-4, 3e-3, log=True)
     ent_coef = trial.suggest_float("ppo.ent_coef", 0.003, 0.1, log=True)
     gae_lambda = trial.suggest_float("ppo.gae_lambda", 0.9, 1.0)
@@ -49,7 +49,9 @@ def suggest(trial: Trial) -> list[str]:
 
 
 def train(words: Sequence[str]) -> Command:
-    """The command of a trial, with words that all trials share; goes on with what is in its folder."""
+    """Return a function that builds a trial's command from shared arguments; the command resumes a run in its
+    folder.
+    """
 
     def command(folder: Path, own: Sequence[str]) -> list[str]:
         fixed = [GO_ON, "trainer.checkpoint_every=1", "evaluation.controllers=[never]", *QUIET]
@@ -59,20 +61,20 @@ def train(words: Sequence[str]) -> Command:
 
 
 def returns(folder: Path) -> list[float]:
-    """Mean return of each iteration so far, those without a finished episode left out."""
+    """Read the mean return of each iteration so far, without iterations that finished no episode."""
     path = folder / "metrics.jsonl"
     records = read_jsonl(path) if path.exists() else []
     return [record[RETURN] for record in records if record[RETURN] is not None]
 
 
 def value(curve: Sequence[float]) -> float:
-    """Mean of the last iterations."""
+    """Return the mean of the last iterations."""
     last = curve[-WINDOW:]
     return sum(last) / len(last)
 
 
 def run_trial(study: optuna.Study, trial: Trial, folder: Path, command: Command, poll_seconds: float) -> None:
-    """Run one trial to its end, or until it is not worth going on, and tell the study."""
+    """Run one trial until it ends or is pruned, and report its value to the study."""
     words = suggest(trial)
     reported = len(study.trials[trial.number].intermediate_values)
     process = subprocess.Popen(command(folder, words))
@@ -88,7 +90,7 @@ def run_trial(study: optuna.Study, trial: Trial, folder: Path, command: Command,
                 pruned = True
                 break
     finally:
-        # Also when this process is asked to end: the run leaves a checkpoint and goes on next time.
+        # Also when this process is asked to end: the run writes a checkpoint and resumes next time.
         if process.poll() is None:
             process.terminate()
         process.wait()
@@ -102,14 +104,14 @@ def run_trial(study: optuna.Study, trial: Trial, folder: Path, command: Command,
 
 
 def tune(root: Path, command: Command, *, trials: int, seed: int, poll_seconds: float = POLL_SECONDS) -> optuna.Study:
-    """A study with so many trials that have ended, going on with what is there.
+    """Run trials until the study has a given number of ended ones, resuming an existing study.
 
     Args:
         root: folder of the study: ``study.db``, and a run folder per trial.
-        command: of one run.
-        trials: how many in all.
-        seed: of the sampler.
-        poll_seconds: between two looks at a run.
+        command: command of one run.
+        trials: total number of trials.
+        seed: seed of the sampler.
+        poll_seconds: seconds between two looks at a run.
     """
     root.mkdir(parents=True, exist_ok=True)
     storage = f"sqlite:///{root / 'study.db'}"
@@ -119,7 +121,7 @@ def tune(root: Path, command: Command, *, trials: int, seed: int, poll_seconds: 
         study_name="esper",
         storage=storage,
         direction="maximize",
-        # Going on with the same seed, it would propose what it has proposed before.
+        # With the same seed, a resumed study would propose the same trials again.
         sampler=optuna.samplers.TPESampler(seed=seed + done, n_startup_trials=STARTUP_TRIALS),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=STARTUP_TRIALS),
         load_if_exists=True,
@@ -134,7 +136,7 @@ def tune(root: Path, command: Command, *, trials: int, seed: int, poll_seconds: 
 
 
 def report(study: optuna.Study) -> str:
-    """How the trials ended, and the best one as words to type."""
+    """Summarise how the trials ended, with the best one as arguments for the command line."""
     counts = {state.name.lower(): sum(trial.state is state for trial in study.trials) for state in TrialState}
     lines = ["trials: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)]
     if counts["complete"]:
@@ -145,7 +147,7 @@ def report(study: optuna.Study) -> str:
 
 
 def main() -> None:
-    """Read the command line, go on with the study, and say what came out."""
+    """Parse the command line, resume the study and print its summary."""
     parser = argparse.ArgumentParser(prog="python -m experiments.tune.study", description=__doc__)
     parser.add_argument("--trials", type=int, default=30, help="trials in all (default 30)")
     parser.add_argument("--folder", type=Path, default=Path("outputs/tune"), help="of the study (default outputs/tune)")

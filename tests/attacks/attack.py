@@ -1,4 +1,4 @@
-"""What an attack is: a line of bash as a user types it, what may lie in the folder, and what must come of it."""
+"""Attacks: a line of bash as a user types it, files in the folder, and the expected outcome."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _SMALL = (
     "policy.encoder_dim=16 policy.lstm_dim=16 policy.head_dim=16 policy.value_dim=16 telemetry.plots=false"
 )
 TINY = f"+preset=smoke env.mapping=matmul {_SMALL}"
-"""The smallest run that does everything; ``$tiny`` in an attack."""
+"""Command of the smallest run that does everything; ``$tiny`` in an attack."""
 
 OWN = f"host=custom host.target=net:build host.slots=[stem,body] slots.num_slots=2 env.mapping=loop {_SMALL}"
-"""The same on a network of the user's, which the file ``net.py`` builds; ``$own`` in an attack."""
+"""Command of the smallest run on a user's network, built by the file ``net.py``; ``$own`` in an attack."""
 
 MOST_LINES = 2
-"""Lines on standard error that are still a message."""
+"""Largest number of lines on standard error that counts as a message."""
 
 LONGEST = 700
-"""Characters of a line that is still read."""
+"""Largest number of characters of a readable line."""
 
 INTERNALS = re.compile(
     r"Traceback|object at 0x|<class '|<function |File \".*\", line \d|During handling|Exception ignored|UserWarning"
 )
-"""What tells a user about the program and not about the request."""
+"""Patterns of text about the program's internals rather than the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +64,17 @@ class Attack:
 
 
 def refused(name: str, bash: str, says: str, **more: object) -> Attack:
-    """Ends with code 2, a line that begins with ``error:``, and nothing new on disk."""
+    """Expect code 2, a line that begins with ``error:``, and nothing new on disk."""
     return Attack(name=name, bash=bash, says=f"^error: .*(?:{says})", **more)  # type: ignore[arg-type]
 
 
 def fails(name: str, bash: str, says: str, *, runs: Mapping[str, str] | None = None, **more: object) -> Attack:
-    """Ends with code 1 and a line that begins with ``error:``."""
+    """Expect code 1 and a line that begins with ``error:``."""
     return Attack(name=name, bash=bash, says=f"^error: .*(?:{says})", code=1, runs=runs, **more)  # type: ignore[arg-type]
 
 
 def goes_on(name: str, bash: str, says: str = "", *, runs: Mapping[str, str] | None = None, **more: object) -> Attack:
-    """Ends with code 0 whatever happens, and all runs finished."""
+    """Expect code 0, and all runs finished."""
     runs = {"outputs/*": "finished"} if runs is None else runs
     options = {"code": 0, "silent": True, "where": "both", **more}
     return Attack(name=name, bash=bash, says=says, runs=runs, **options)  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def goes_on(name: str, bash: str, says: str = "", *, runs: Mapping[str, str] | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of an attack."""
+    """Outcome of an attack."""
 
     code: int
     out: str
@@ -92,7 +92,7 @@ class Outcome:
 
 
 def handled_badly(attack: Attack, outcome: Outcome) -> list[str]:
-    """What a user would have to complain of, in a line each; nothing if it was handled well."""
+    """List a user's complaints, one line each; none if the attack was handled well."""
     complaints = []
     if outcome.code != attack.code:
         complaints.append(f"exit code {outcome.code} instead of {attack.code}")
@@ -131,7 +131,7 @@ def _left_badly(attack: Attack, outcome: Outcome) -> list[str]:
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether it is a folder for runs that has none."""
+    """Return whether a path is a folder for runs without any."""
     return path.name in ("outputs", "multirun") and path.is_dir() and not list(path.iterdir())
 
 
@@ -141,5 +141,5 @@ def _state(run: Path) -> str | None:
 
 
 def below(folder: Path) -> frozenset[str]:
-    """Everything in a folder, by relative path."""
+    """List everything in a folder, by relative path."""
     return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*"))

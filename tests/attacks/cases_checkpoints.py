@@ -16,7 +16,7 @@ LAST = "outputs/stopped/checkpoints/last.pt"
 
 
 def damaged(*keys: str, value: object = None, remove: bool = False) -> Callable[[Path], None]:
-    """Replaces, or takes out, what is at these keys of a checkpoint."""
+    """Replace or remove the parts of a checkpoint at these keys."""
 
     def damage(path: Path) -> None:
         record = torch.load(path, weights_only=True)
@@ -33,41 +33,41 @@ def damaged(*keys: str, value: object = None, remove: bool = False) -> Callable[
 
 
 def cut(path: Path) -> None:
-    """Lose the second half."""
+    """Remove the second half of a file."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def saved(value: object) -> Callable[[Path], None]:
-    """Another value in the format of torch."""
+    """Save another value in torch's format."""
     return lambda path: torch.save(value, path)
 
 
 def folder(path: Path) -> None:
-    """A folder in place of the file."""
+    """Replace the file by a folder."""
     path.unlink()
     path.mkdir()
 
 
 def dangling(path: Path) -> None:
-    """A link to nowhere in place of the file."""
+    """Replace the file by a dangling link."""
     path.unlink()
     path.symlink_to("nowhere")
 
 
 def not_finite(path: Path) -> None:
-    """NaN in the first tensor of the policy."""
+    """Write NaN into the first tensor of the policy."""
     record = torch.load(path, weights_only=True)
     next(iter(record["policy"].values())).fill_(float("nan"))
     torch.save(record, path)
 
 
 def resumed(name: str, says: str, damage: Callable[[Path], object] | str | bytes, **more: Any) -> Attack:
-    """Resumes a run whose last checkpoint has been damaged."""
+    """Resume a run whose last checkpoint has been damaged."""
     return refused(name, "esper.train resume=outputs/stopped", says, given=("stopped",), files={LAST: damage}, **more)
 
 
 def transferred(name: str, words: str, says: str) -> Attack:
-    """Starts a run from another one's policy."""
+    """Start a run from another one's policy."""
     return refused(name, f"esper.train $tiny name=new {words}", says, given=("done", "judged"))
 
 
@@ -80,7 +80,7 @@ ATTACKS = [
     refused(
         "resume from what is gone",
         "esper.train resume=outputs/longer",
-        "longer/checkpoints/last.pt is gone, .* with checkpoint.path=outputs/longer/checkpoints/iteration-00002.pt",
+        "longer/checkpoints/last.pt is missing, .* with checkpoint.path=outputs/longer/checkpoints/iteration-00002.pt",
         given=("longer",),
         files={"outputs/longer/checkpoints/last.pt": Path.unlink},
     ),
@@ -96,9 +96,9 @@ ATTACKS = [
     resumed("resume without iteration", f"{LAST} .*iteration", damaged("iteration", remove=True)),
     resumed("resume without configuration", f"{LAST} .*config", damaged("config", remove=True)),
     resumed("resume from text for a number", f"{LAST} .*iteration", damaged("iteration", value="x")),
-    transferred("transfer from nowhere", "checkpoint.path=nowhere", "no checkpoint at nowhere"),
-    transferred("transfer from a folder of runs", "checkpoint.path=outputs", "no checkpoint at outputs"),
-    transferred("transfer from an evaluation", "checkpoint.path=outputs/judged", "no checkpoint at outputs/judged"),
+    transferred("transfer from nowhere", "checkpoint.path=nowhere", "no checkpoint at .*nowhere"),
+    transferred("transfer from a folder of runs", "checkpoint.path=outputs", "no checkpoint at .*outputs"),
+    transferred("transfer from an evaluation", "checkpoint.path=outputs/judged", "no checkpoint at .*outputs/judged"),
     transferred(
         "transfer from a text file", "checkpoint.path=outputs/done/config.yaml", "is truncated or not a checkp"
     ),
@@ -110,7 +110,7 @@ ATTACKS = [
     transferred(
         "transfer to another size",
         "checkpoint.path=outputs/done policy.lstm_dim=8",
-        "has policy.lstm_dim=16, not 8: say the same, or train afresh",
+        "has policy.lstm_dim=16, not 8: use the same, or train from scratch",
     ),
     refused(
         "transfer of NaN",

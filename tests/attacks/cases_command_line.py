@@ -1,4 +1,4 @@
-"""Words of the command line: keys, values, groups, names, Hydra's own flags."""
+"""Arguments of the command line: keys, values, groups, names, Hydra's own flags."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.attacks.attack import Attack, goes_on, refused
 
 
 def word(name: str, words: str, says: str) -> Attack:
-    """Refuses words beside a preset."""
+    """Expect a refusal of arguments beside a preset."""
     return refused(name, f"esper.train +preset=smoke {words}", says)
 
 
@@ -26,9 +26,9 @@ ATTACKS = [
     word("key added by force", "++ppo.bogus=1", "unknown key 'ppo.bogus'; keys of ppo: lr, "),
     word("key of a host", "host.nope=3", "unknown key 'host.nope'; keys of host: name, lr, "),
     word("key of hydra", "hydra.nope=1", "unknown key 'hydra.nope'; keys of hydra: "),
-    word("word without value", "trainer.num_envs", "cannot read 'trainer.num_envs': .*; say key=value"),
-    word("two equals signs", "seed==3", "cannot read 'seed==3': .*; say key=value"),
-    word("two values in one word", "seed=1=2", "cannot read 'seed=1=2': .*; say key=value"),
+    word("word without value", "trainer.num_envs", "cannot read 'trainer.num_envs': .*; use key=value"),
+    word("two equals signs", "seed==3", "cannot read 'seed==3': .*; use key=value"),
+    word("two values in one word", "seed=1=2", "cannot read 'seed=1=2': .*; use key=value"),
     word("bracket left open", "'host.widths=[8,8,8'", r"cannot read 'host.widths=\[8,8,8': "),
     word("text for a number", "ppo.lr=fast", "ppo.lr must be a number, got 'fast'"),
     word("fraction for a whole number", "trainer.num_envs=2.5", "trainer.num_envs must be a whole number, got '2.5'"),
@@ -49,11 +49,11 @@ ATTACKS = [
     word("name of a path", "name=/tmp/x", "name must be a folder name without '/', got '/tmp/x'"),
     word("name empty", "name=", "name must be a folder name without '/', got ''"),
     word("name of the folder above", "name=..", "name must be a folder name without '/', got '..'"),
-    word("no key", "=3", "cannot read '=3': no key before the equals sign; say key=value"),
-    word("preset twice", "+preset=digits", "preset is named twice: say it once"),
+    word("no key", "=3", "cannot read '=3': no key before the equals sign; use key=value"),
+    word("preset twice", "+preset=digits", "preset is named twice: name it once"),
     word("number for a group", "task=3", "task must be the name of a file, or a list of names, got 3"),
-    word("key taken out", "~seed", "seed cannot be taken out, .*; say seed=<value>"),
-    word("key of a section taken out", "~ppo.lr", "ppo.lr cannot be taken out, .*; say ppo.lr=<value>"),
+    word("key taken out", "~seed", "seed cannot be deleted, .*; use seed=<value>"),
+    word("key of a section taken out", "~ppo.lr", "ppo.lr cannot be deleted, .*; use ppo.lr=<value>"),
     word("key taken out that is none", "~nope", "'nope' does not exist"),
     word("list for a section", "'ppo=[1]'", "ppo is a section and must have keys, got a list"),
     word("number for a section", "ppo=3", r"ppo is a section and must have keys \(lr, .*\), got 3"),
@@ -66,7 +66,7 @@ ATTACKS = [
     word("value of a variable that is none", "'seed=${oc.env:NOPE}'", "seed: .*'NOPE' not found"),
     word("sweep by hydra's own word", "hydra.mode=MULTIRUN", "this is a sweep of several runs: start it with -m"),
     word("flag between words", "--cfg job seed=x", "seed must be a whole number, got 'x'"),
-    word("account of nobody", "wandb.mode=online", "wandb.mode: 'online' needs an account, .*: say wandb login"),
+    word("account of nobody", "wandb.mode=online", "wandb.mode: 'online' needs an account, .*: run wandb login"),
     word("mode of W&B misspelt", "wandb.mode=on", "wandb.mode: unknown 'on'.*; choose from disabled, offline, online"),
     word("console misspelt", "telemetry.console=of", r"telemetry.console: unknown 'of' \(did you mean 'off'\?\)"),
     word(
@@ -85,12 +85,12 @@ ATTACKS = [
     word("mode misspelt", "hydra.mode=nope", "hydra.mode: unknown 'nope'; choose from RUN, MULTIRUN"),
     word("configuration folder missing", "--config-dir nowhere", "--config-dir: no such folder 'nowhere'"),
     refused("bad word in --cfg", "esper.train --cfg job ppo.bogus=1", "unknown key 'ppo.bogus'; keys of ppo: lr"),
-    word("custom host without target", "host=custom", "no value for host.target: say host.target=<value>"),
+    word("custom host without target", "host=custom", "no value for host.target: use host.target=<value>"),
     refused("configuration misspelt", "esper.train --config-name nope", "--config-name: no nope.yaml among"),
     Attack(name="flag unknown", bash="esper.train --nope", says="unrecognized arguments: --nope", lines=9),
     Attack(name="flag without value", bash="esper.train --cfg", says="--cfg/-c: expected one argument", lines=9),
     Attack(name="flag with a wrong value", bash="esper.train -c x", says="choose from 'job', 'hydra', 'all'", lines=9),
-    goes_on("help", "esper.train --help", "num_envs: ", runs={}),
+    goes_on("help", "esper.train --help", "num_envs=", runs={}),
     goes_on("help of hydra into a closed pipe", "esper.train --hydra-help | head -1", "Hydra", runs={}),
     goes_on("name in other letters", "esper.train $tiny name=größe-网", runs={"outputs/größe-网": "finished"}),
     goes_on("name of a star", "esper.train $tiny 'name=*'", runs={"outputs/[*]": "finished"}),

@@ -8,7 +8,7 @@ HEAD = "# @package _global_\ndefaults:\n  - smoke\n  - _self_\n"
 
 
 def preset(name: str, content: str | bytes, says: str) -> Attack:
-    """Refuses a preset in a folder of the user's."""
+    """Expect a refusal of a preset in a user's folder."""
     return refused(
         name,
         "esper.train --config-dir conf +preset=mine",
@@ -28,7 +28,7 @@ ATTACKS = [
     preset("preset with a tab", f"{HEAD}ppo:\n\tlr: 1\n", r"line \d+: "),
     preset("preset with one key twice", f"{HEAD}seed: 1\nseed: 2\n", "seed"),
     preset("preset that is a list", "- a\n", "a configuration file has keys and values, not a list"),
-    preset("preset that is no text", b"\xff\xfe", "is no text in UTF-8"),
+    preset("preset that is no text", b"\xff\xfe", "is not UTF-8 text"),
     preset("preset upon one that is not there", "# @package _global_\ndefaults:\n  - nope\n", "nope"),
     refused(
         "values of a preset out of range",

@@ -1,4 +1,4 @@
-"""Data sets that are missing, cut, empty, or not what they are called."""
+"""Data sets that are missing, truncated, empty, or mislabelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE = dict(zip(NAMES, (idx(values, compressed=False) for values in (IMAGES, LA
 
 
 def clothes(name: str, says: str, **changes: bytes) -> Attack:
-    """Refuses files of Fashion-MNIST; ``changes`` are of one of them, by its first words."""
+    """Expect a refusal of Fashion-MNIST files; ``changes`` apply to one of them, by the start of its name."""
     files = {
         f"data/{name}": changes.get(name.partition("-idx")[0].replace("-", "_"), content)
         for name, content in WHOLE.items()
@@ -25,7 +25,7 @@ def clothes(name: str, says: str, **changes: bytes) -> Attack:
 
 
 def given(name: str, words: str, says: str, files: Mapping[str, str | bytes], **more: object) -> Attack:
-    """Refuses files of another data set; nothing can be downloaded here."""
+    """Expect a refusal of another data set's files; nothing can be downloaded here."""
     command = f"esper.train task.url=http://127.0.0.1:9 task.root=data {words}"
     return refused(name, command, says, files=files, runs={}, **more)
 
@@ -36,7 +36,7 @@ ATTACKS = [
     clothes("clothes of half an image", "train-images-idx3-ubyte", train_images=WHOLE[NAMES[0]][:1000]),
     clothes("clothes of text", "train-images-idx3-ubyte", train_images=b"hello"),
     clothes("clothes with labels for images", "train-images-idx3-ubyte", train_images=WHOLE[NAMES[1]]),
-    given("pictures nowhere", "$tiny task=cifar10", "task cifar10: http://127.0.0.1:9/.* cannot be had", {}),
+    given("pictures nowhere", "$tiny task=cifar10", "task cifar10: http://127.0.0.1:9/.* cannot be downloaded", {}),
     given(
         "pictures of half an archive",
         "$tiny task=cifar10",
@@ -62,7 +62,9 @@ ATTACKS = [
         "tinystories|TinyStories",
         {"data/TinyStories-train.txt": b"\xff\x00" * 90, "data/TinyStories-valid.txt": b"\xff"},
     ),
-    given("a mirror of no protocol", "$tiny task=cifar10 task.url=nope", "task cifar10: nope/.* cannot be had", {}),
+    given(
+        "a mirror of no protocol", "$tiny task=cifar10 task.url=nope", "task cifar10: nope/.* cannot be downloaded", {}
+    ),
     refused("text for images", "esper.train $tiny task=textbook", "textbook"),
     refused("no samples", "esper.train $tiny task.max_samples=0", "task.max_samples must be at least 1, got 0"),
     refused("no batch", "esper.train $tiny task.batch_size=0", "task.batch_size must be at least 1, got 0"),

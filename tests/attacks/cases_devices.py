@@ -6,7 +6,7 @@ from tests.attacks.attack import Attack, goes_on, refused
 
 
 def words(name: str, words: str, says: str) -> Attack:
-    """Refuses a run."""
+    """Expect a refusal of a run."""
     return refused(name, f"esper.train $tiny {words}", says)
 
 

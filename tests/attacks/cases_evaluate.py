@@ -1,4 +1,4 @@
-"""Evaluations that cannot be: checkpoints, controllers, budgets, families."""
+"""Impossible evaluations: checkpoints, controllers, budgets, families."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from tests.attacks.attack import Attack, goes_on, refused
 
 
 def judged(name: str, words: str, says: str, **more: Any) -> Attack:
-    """Is not evaluated."""
+    """Expect a refusal of an evaluation."""
     return refused(name, f"esper.evaluate {words}", says, **{"given": ("done", "judged"), **more})
 
 
 def of_done(name: str, words: str, says: str, **more: Any) -> Attack:
-    """A run that is there is not evaluated."""
+    """Expect a refusal of an evaluation of an existing run."""
     return judged(name, f"checkpoint=outputs/done controllers=[learned] num_hosts=2 {words}", says, **more)
 
 
 ATTACKS = [
-    judged("no checkpoint", "", "no value for checkpoint: say checkpoint=<value>"),
+    judged("no checkpoint", "", "no value for checkpoint: use checkpoint=<value>"),
     judged("checkpoint nowhere", "checkpoint=nowhere", "no checkpoint at nowhere"),
     judged("checkpoint is a number", "checkpoint=3", "no checkpoint at 3"),
     judged("list of no checkpoints", "'checkpoint=[]'", "checkpoint must not be empty"),

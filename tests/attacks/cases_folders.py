@@ -9,34 +9,34 @@ from tests.attacks.attack import Attack, fails, goes_on, refused
 
 
 def resumed(name: str, words: str, says: str, **more: Any) -> Attack:
-    """Is not resumed."""
+    """Expect a refusal to resume."""
     return refused(name, f"esper.train {words}", says, **{"given": ("done", "stopped", "judged"), **more})
 
 
 def nothing_left(path: Path) -> None:
-    """Take a file out."""
+    """Remove a file."""
     path.unlink()
 
 
 FINISHED = {"outputs/stopped": "finished"}
 
 ATTACKS = [
-    resumed("resume nowhere", "resume=nowhere", "resume: nowhere is no run folder"),
-    resumed("resume a folder of runs", "resume=outputs", "resume: outputs is no run folder"),
-    resumed("resume a number", "resume=3", "resume: 3 is no run folder"),
-    resumed("resume a checkpoint", "resume=outputs/done/checkpoints/last.pt", "last.pt is no run folder"),
+    resumed("resume nowhere", "resume=nowhere", "resume: nowhere is not a run folder"),
+    resumed("resume a folder of runs", "resume=outputs", "resume: outputs is not a run folder"),
+    resumed("resume a number", "resume=3", "resume: 3 is not a run folder"),
+    resumed("resume a checkpoint", "resume=outputs/done/checkpoints/last.pt", "last.pt is not a run folder"),
     resumed("resume an evaluation", "resume=outputs/judged", "outputs/judged/config.yaml is not of a run that can"),
     resumed("resume with a preset", "resume=outputs/stopped +preset=smoke", r"leave \+preset=smoke out"),
     resumed("resume elsewhere", "resume=outputs/stopped hydra.run.dir=x", "leave hydra.run.dir=x out"),
     resumed("resume with another seed", "resume=outputs/stopped seed=9", "seed=0, not 9: a continued run keeps that"),
     resumed("resume with an unknown key", "resume=outputs/stopped ppo.bogus=1", "unknown key 'ppo.bogus'"),
-    resumed("resume in a sweep", "-m resume=outputs/stopped seed=1,2", "leave -m out, or say resume=auto"),
+    resumed("resume in a sweep", "-m resume=outputs/stopped seed=1,2", "leave -m out, or use resume=auto"),
     resumed("a run is there", "$tiny name=done", r"outputs/done already holds a run \(config.yaml\): choose another"),
     resumed("an evaluation is there", "$tiny name=judged", r"outputs/judged already holds a run"),
     resumed(
         "resume without configuration",
         "resume=outputs/stopped",
-        "outputs/stopped is no run folder",
+        "outputs/stopped is not a run folder",
         files={"outputs/stopped/config.yaml": nothing_left},
     ),
     resumed(
@@ -54,7 +54,7 @@ ATTACKS = [
     resumed(
         "resume with bytes for a configuration",
         "resume=outputs/stopped",
-        "config.yaml is no text",
+        "config.yaml is not text",
         files={"outputs/stopped/config.yaml": b"\xff\xfe"},
     ),
     fails(

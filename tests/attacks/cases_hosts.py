@@ -74,13 +74,13 @@ OWN = {"net.py": NET}
 
 
 def network(kind: str, says: str) -> Attack:
-    """Refuses one of the networks above."""
+    """Expect a refusal of one of the networks above."""
     name = f"network of kind {kind}"
     return refused(name, f"esper.train $own '+host.arguments={{kind: {kind}}}'", f"host.target: .*{says}", files=OWN)
 
 
 def words(name: str, words: str, says: str) -> Attack:
-    """Refuses what is said about the network."""
+    """Expect a refusal of arguments about the network."""
     return refused(name, f"esper.train $own {words}", says, files=OWN)
 
 
@@ -89,19 +89,19 @@ ATTACKS = [
     network("nan_weights", "not finite, nor is its parameter 'head.weight'"),
     network("batch_norm", "layer 'body.1' is a BatchNorm2d: use GroupNorm or LayerNorm"),
     network("dropout", "layer 'body.1' is a Dropout: leave it out"),
-    network("spectral", "let it leave no trace, many hosts share one module"),
+    network("spectral", "keep no state, many hosts share one module"),
     network("frozen", r"no parameter is trained \(requires_grad\)"),
     network("in_place", "changes its input in place"),
     network("functional_dropout", "draws random numbers of torch"),
     network("noise", "draws random numbers of torch"),
     network("numpy_noise", "draws random numbers of numpy"),
     network("not_finite", "not finite"),
-    network("other_samples", "what comes out for a sample changes .* when another one changes"),
+    network("other_samples", "the output for a sample changes .* when another one changes"),
     network("exits", r"it asks to exit with code 3 \(net.py:\d+\)"),
     network("raises", r"RuntimeError: of my own \(net.py:\d+\)"),
-    network("two", "the module must return logits alone, not a tuple"),
-    network("few", r"must return logits \[2, 10\], got \[2, 7\]"),
-    network("classes", r"must return logits \[2, 10\], got \[2\]"),
+    network("two", "it must return one tensor, not a tuple"),
+    network("few", r"must return \[2, 10\], got \[2, 7\]"),
+    network("classes", r"must return \[2, 10\], got \[2\]"),
     network("builder_raises", r"ValueError: no data here \(net.py:\d+\)"),
     network("builder_exits", r"it asks to exit with code 0 \(net.py:\d+\)"),
     network("nothing", "returns a NoneType, not a torch.nn.Module"),
@@ -119,15 +119,13 @@ ATTACKS = [
     words("slots of no layers", "host.slots=[]", "host.slots must not be empty"),
     words("one layer twice", "host.slots=[stem,stem]", "host.slots names stem more than once"),
     words("fewer layers than slots", "host.slots=[stem]", "slots.num_slots=2 asks for more places than there are"),
-    words(
-        "slot where nothing is a map", "host.slots=[head] slots.num_slots=1", r"what comes out of 'head' is \[2, 10\]"
-    ),
+    words("slot where nothing is a map", "host.slots=[head] slots.num_slots=1", r"the output of 'head' is \[2, 10\]"),
     words(
         "argument of no parameter",
         "'+host.arguments={nope: 1}'",
         r"host.arguments=.* does not run: TypeError: .*'nope'",
     ),
-    words("network of images for text", "task=textbook", r"does not run on tokens \[2, 128\]"),
+    words("network of images for text", "task=textbook", r"does not run on \[2, 128\]"),
     words("fault of built-in hosts", "'+instances.families={starved_0: 1}'", "custom hosts have no 'starved'"),
     words("mapping that does not know a layer", "env.mapping=grouped", "env.mapping.*grouped.*'mean'"),
     words("mapping that does not know a layer either", "env.mapping=matmul", "env.mapping.*matmul.*'mean'"),

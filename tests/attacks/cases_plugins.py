@@ -9,7 +9,7 @@ import sys
 
 import torch
 from torch import nn
-from esper.blueprints import register
+from esper.blueprints import register_blueprint
 from esper.blueprints.residual import Residual
 
 kind = {kind!r}
@@ -48,31 +48,31 @@ if kind == "import_exits":
 if kind == "import_raises":
     raise RuntimeError("of my own")
 if kind == "built_in":
-    register("cnn", "norm", Module)
+    register_blueprint("cnn", "norm", Module)
 elif kind == "no_family":
-    register("nope", "mine", Module)
+    register_blueprint("nope", "mine", Module)
 elif kind == "nothing":
-    register("cnn", "mine", lambda channels: None)
+    register_blueprint("cnn", "mine", lambda channels: None)
 else:
-    register("cnn", "mine", Module)
+    register_blueprint("cnn", "mine", Module)
 """
 
 
 def plugin(kind: str, says: str) -> Attack:
-    """Refuses a plugin of a kind."""
+    """Expect a refusal of a kind of plugin."""
     command = "esper.train $tiny 'plugins=[mine]'"
     return refused(f"plugin of kind {kind}", command, f"plugins: .*{says}", files={"mine.py": PLUGIN.format(kind=kind)})
 
 
 def words(name: str, words: str, says: str) -> Attack:
-    """Refuses what is said about plugins and blueprints."""
+    """Expect a refusal of arguments about plugins and blueprints."""
     return refused(name, f"esper.train $tiny {words}", says)
 
 
 ATTACKS = [
     plugin("import_exits", r"cannot import 'mine': it asks to exit with code 0 \(mine.py:\d+\)"),
     plugin("import_raises", r"cannot import 'mine': RuntimeError: of my own \(mine.py:\d+\)"),
-    plugin("built_in", "cnn hosts already have a blueprint 'norm'"),
+    plugin("built_in", "there is a cnn blueprint 'norm' already"),
     plugin("no_family", "no blueprints for host family 'nope'; known families: cnn, transformer"),
     plugin("nothing", r"blueprint 'mine' of cnn hosts \(mine.py:\d+\): it must be a torch.nn.Module, not a NoneType"),
     plugin("no_identity", "blueprint 'mine' .* at birth it changes its input by up to"),

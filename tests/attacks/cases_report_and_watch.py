@@ -10,26 +10,26 @@ DONE = {"outputs/done": "finished"}
 
 
 def reported(name: str, words: str, says: str, **more: Any) -> Attack:
-    """Cannot be reported."""
+    """Expect a refusal of a report."""
     return refused(name, f"esper.report {words}", says, **{"given": ("done", "stopped", "judged"), **more})
 
 
 def damaged_report(name: str, file: str, content: str | bytes, says: str) -> Attack:
-    """Is reported as far as possible, with a note."""
+    """Expect a report as far as possible, with a note."""
     return goes_on(
         name, "esper.report outputs/done", says, given=("done",), files={f"outputs/done/{file}": content}, runs={}
     )
 
 
 def damaged_view(name: str, file: str, content: str | bytes, says: str = "") -> Attack:
-    """Is shown as far as possible."""
+    """Expect a view as far as possible."""
     return goes_on(
         name, "esper.watch --once outputs/done", says, given=("done",), runs={}, files={f"outputs/done/{file}": content}
     )
 
 
 def watched(name: str, words: str, says: str, **more: Any) -> Attack:
-    """Cannot be watched."""
+    """Expect a refusal to watch."""
     return refused(name, f"esper.watch {words}", says, **{"given": ("done", "stopped", "judged"), **more})
 
 
@@ -85,7 +85,7 @@ ATTACKS = [
     watched("interval that is no number", "outputs/done --interval nan", "--interval must be between .*, got nan"),
     damaged_view("view without metrics", "metrics.jsonl", "", "finished"),
     damaged_view("view of bytes", "metrics.jsonl", b"\xff\xfe\n", "finished"),
-    damaged_view("view of metrics of text", "metrics.jsonl", '{"iteration": "x"}\n', "were no records"),
+    damaged_view("view of metrics of text", "metrics.jsonl", '{"iteration": "x"}\n', "were invalid"),
     damaged_view("view with half a status", "status.json", "{", "done"),
     damaged_view("view with a list for a configuration", "config.yaml", "- 3", "finished"),
     damaged_view("view of events of others", "events.jsonl", '{"kind": 3}\n', "finished"),
@@ -108,5 +108,5 @@ ATTACKS = [
         runs={},
     ),
     Attack(name="dashboard of nobody", bash="esper.dashboard", says="required: --entity", lines=4),
-    fails("dashboard without an account", "esper.dashboard --entity me", "nobody is logged in: say wandb login"),
+    fails("dashboard without an account", "esper.dashboard --entity me", "nobody is logged in: run wandb login"),
 ]

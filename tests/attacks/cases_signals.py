@@ -1,4 +1,4 @@
-"""Requests to end, at every stage of a run: it says so, and can go on."""
+"""Requests to stop at every stage of a run, which reports them and can be resumed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ CODES = {"INT": 130, "TERM": 143, "HUP": 129}
 
 
 def stopped(name: str, after: str, signal: str, words: str = "", *, state: str = "preempted") -> Attack:
-    """A run is asked to end once it has printed something."""
+    """Ask a run to stop once it has printed a text."""
     return Attack(
         name=name,
         bash=f"at '{after}' {signal} -- esper.train $tiny trainer.num_iterations=3 name=x {words}",
@@ -54,7 +54,7 @@ ATTACKS = [
     Attack(
         name="INT to a sweep",
         bash="at 'iter 1' INT -- esper.train -m $tiny trainer.num_iterations=3 seed=1,2",
-        says="the same command goes on|SIGINT",
+        says="the same command resumes|SIGINT",
         code=130,
         runs={"multirun/*/seed1-*": "preempted"},
         where="both",
@@ -71,7 +71,7 @@ ATTACKS = [
     Attack(
         name="INT to a run in a folder that a shell would take apart",
         bash="at 'run folder' INT -- esper.train $tiny 'hydra.run.dir=o [x]'",
-        says=r"'resume=.*o \[x\]' goes on",
+        says=r"'resume=.*o \[x\]' resumes",
         code=130,
         runs={"o [[]x[]]": "preempted"},
         where="both",

@@ -8,18 +8,18 @@ from tests.attacks.attack import Attack, fails, goes_on, refused
 
 
 def swept(name: str, words: str, says: str, **more: Any) -> Attack:
-    """Refuses a sweep as a whole."""
+    """Expect a refusal of a whole sweep."""
     return refused(name, f"esper.train -m $tiny {words}", says, **more)
 
 
-LEFT = "not every job of multirun/.* is finished; the same command goes on"
+LEFT = "not every job of multirun/.* is finished; the same command resumes"
 
 ATTACKS = [
     swept("sweep over no seed", "'seed=range(0)'", r"seed=range\(0\) has no value, so that this sweep has no job"),
     swept("sweep over text for numbers", "seed=x,y", "seed must be a whole number, got 'x'"),
     swept("sweep of one name", "name=a seed=1,2", "would share the run folder .*: leave name and hydra.sweep.subdir"),
     swept("sweep of one folder", "seed=1,2 hydra.sweep.subdir=x", "would share the run folder .*/x: leave name"),
-    swept("sweep on Ray without Ray", "hydra/launcher=ray_cluster seed=1,2", r"pip install 'esper\[ray\]'"),
+    swept("sweep on Ray without Ray", "hydra/launcher=ray_cluster seed=1,2", r"pip install '\.\[ray\]'"),
     swept("sweeper misspelt", "hydra/sweeper=nope", "hydra/sweeper: unknown 'nope'; choose from basic"),
     swept("key of a launcher misspelt", "hydra/launcher=workers hydra.launcher.jobs=2", "hydra.launcher.jobs"),
     swept(
@@ -63,7 +63,7 @@ ATTACKS = [
     goes_on(
         "a sweep into a closed pipe",
         "esper.train -m $tiny seed=1 | head -1",
-        "sweep multirun/",
+        "sweep smoke-",
         runs={"multirun/*/*": "finished"},
     ),
     goes_on(

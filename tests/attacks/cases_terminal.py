@@ -1,4 +1,4 @@
-"""Where output goes: closed pipes, full disks, terminals of few columns or letters. It is never part of the work."""
+"""Destinations of output: closed pipes, full disks, terminals with few columns or characters. None affects the work."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ DONE = {"outputs/done": "finished"}
 
 
 def into(name: str, bash: str, says: str = "") -> Attack:
-    """A run finishes, wherever its output goes."""
+    """Expect a finished run, whatever the destination of its output."""
     return goes_on(name, bash, says)
 
 
 def shown(name: str, bash: str, says: str = "") -> Attack:
-    """A run is reported or watched, wherever the output goes."""
+    """Expect a report or a view, whatever the destination of its output."""
     return goes_on(name, bash, says, given=("done",), runs=DONE)
 
 
 PIPED = "exit ${PIPESTATUS[0]}"
 
 ATTACKS = [
-    into("run into head", f"esper.train $tiny | head -1; {PIPED}", "run "),
+    into("run into head", f"esper.train $tiny | head -1; {PIPED}", ": preset=smoke"),
     into("run into nothing", f"esper.train $tiny | true; {PIPED}"),
     into("run with its errors into nothing", f"esper.train $tiny 2>&1 | true; {PIPED}"),
     into("run onto a full disk", "esper.train $tiny > /dev/full"),
@@ -49,7 +49,7 @@ ATTACKS = [
         r"everything is in .*a\[x\]/b\[/red\]",
         runs={"a*/*/*": "finished"},
     ),
-    goes_on("two ranks into head", f"esper.train $tiny devices=[cpu,cpu] | head -1; {PIPED}", "run "),
+    goes_on("two ranks into head", f"esper.train $tiny devices=[cpu,cpu] | head -1; {PIPED}", ": preset=smoke"),
     shown("report into nothing", f"esper.report outputs/done | true; {PIPED}"),
     shown("report onto a full disk", "esper.report outputs/done > /dev/full"),
     shown("report in ASCII", "PYTHONIOENCODING=ascii esper.report outputs/done", "outputs/done/report/index.html"),

@@ -1,7 +1,7 @@
 """Bad inputs and faults, as a user meets them: each ends in one line that helps, and nothing is lost.
 
-Each row of the tables in ``cases_*.py`` is a line of bash, carried out by real processes of one preloaded interpreter
-(:mod:`tests.attacks.interpreter`).
+Each row of the tables in ``cases_*.py`` is a line of bash, carried out by real processes of one warm interpreter
+(:mod:`tests.warm`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tests.attacks import (
 )
 from tests.attacks.attack import Attack, handled_badly
 from tests.attacks.commands import carry_out, commands
+from tests.warm import WarmPython
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,9 +62,9 @@ ATTACKS = [
 
 
 @pytest.fixture(scope="module")
-def environment() -> Iterator[dict[str, str]]:
-    with tempfile.TemporaryDirectory(prefix="esper-") as scratch, commands(Path(scratch)) as found:
-        yield found
+def environment(warm_python: WarmPython) -> Iterator[dict[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="esper-") as scratch:
+        yield commands(warm_python, Path(scratch))
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.__main__ import SECTIONS, main
 from benchmarks.report import BEGIN, END
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("benchmarks")]
 
 FIELDS = {"section", "workload", "hosts", "implementation", "median", "p95", "ratio", "unit", "rounds"} | {
     "ratio_grown",
@@ -21,7 +21,7 @@ MACHINE = {"cpu", "cores", "clock", "threads", "torch", "python", "commit", "cha
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(warm_children: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of one quick run of all sections, beside a README with markers."""
     folder = tmp_path_factory.mktemp("results")
     (folder / "README.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")

@@ -1,4 +1,6 @@
-"""A user's blueprint is judged by what it does; what could not be measured or trained is refused before the run."""
+"""Users' blueprints are checked by running them; blueprints that cannot be measured or trained are refused before the
+run.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import undone
 from torch import Tensor, nn
 
-from esper.blueprints import BLUEPRINTS, blueprint_ids, compatible, register, registry
+from esper.blueprints import BLUEPRINTS, blueprint_ids, compatible, register_blueprint
 from esper.blueprints.contract import check_blueprint, check_blueprints, users_blueprints
-from esper.blueprints.residual import Residual, token_residual
+from esper.blueprints.residual import Residual, layers_residual
 from esper.config import compose
-from esper.experiment.build import build_laboratory
+from esper.experiment.build import build_experiment
 from esper.experiment.preflight import preflight
 from esper.growth.layouts import Layout
 from esper.runtime.rng import GlobalStreams
@@ -25,7 +28,7 @@ SMOKE = ("+preset=smoke", "env.mapping=loop")
 
 
 class Does(nn.Module):
-    """A layer that does one thing."""
+    """A layer with a given effect."""
 
     def __init__(self, does: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -36,7 +39,7 @@ class Does(nn.Module):
 
 
 def around(*bodies: nn.Module | Callable[[Tensor], Tensor], layout: Layout = Layout.MAP) -> Callable[[int], nn.Module]:
-    """Builder of a residual around a convolution and further layers, which zeros hide at birth."""
+    """Build a residual around a convolution and further layers, which its zero scale hides at birth."""
 
     def build(channels: int) -> nn.Module:
         layers = [body if isinstance(body, nn.Module) else Does(body) for body in bodies]
@@ -47,7 +50,7 @@ def around(*bodies: nn.Module | Callable[[Tensor], Tensor], layout: Layout = Lay
 
 
 class Scaled(nn.Module):
-    """x + scale * f(x) in forms that fail."""
+    """x + scale * f(x) in failing variants."""
 
     def __init__(self, channels: int, form: Callable[[Tensor, Tensor], Tensor], birth: float = 0.0) -> None:
         super().__init__()
@@ -137,7 +140,7 @@ BAD: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     "a tuple": (scaled(lambda x, scale: (x, scale)), "it must return one tensor, not a tuple"),  # type: ignore[return-value]
     "not a number": (
         scaled(lambda x, scale: x + scale * (x - 9).log()),
-        "256 of 256 numbers that come out are not finite",
+        "256 of 256 output numbers are not finite",
     ),
     "dropout": (
         around(nn.Dropout(0.1)),
@@ -164,18 +167,18 @@ BAD: dict[str, tuple[Callable[[int], nn.Module], str]] = {
     ),
     "batch norm without parameters": (
         around(nn.BatchNorm2d(8, affine=False, track_running_stats=False)),
-        r"what comes out for a sample changes by up to [\d.e-]+ when another one changes.*use GroupNorm",
+        r"the output for a sample changes by up to [\d.e-]+ when another one changes.*use GroupNorm",
     ),
     "batch norm by hand": (
         around(lambda x: x - x.mean(0)),
-        "what comes out for a sample changes by up to .* when another",
+        "the output for a sample changes by up to .* when another",
     ),
     "size of the batch": (around(lambda x: x / len(x)), "changes by up to .* in a batch of 1 instead of 2"),
     "its input": (
         scaled(lambda x, scale: x.mul_(1 + scale).add_(scale - 1).add_(1)),
         r"it changes its input in place, by up to [\d.e-]+: work on a copy",
     ),
-    "a counter": (Counts, "its forward pass changes 'passes' by up to 1: let it leave no trace"),
+    "a counter": (Counts, "its forward pass changes 'passes' by up to 1: keep no state"),
     "a drawn parameter": (
         lambda channels: Forgets(channels, as_buffer=False),
         r"parameter 'table' of two modules born from one stream differs by up to \d.*: draw it from the generator of",
@@ -215,18 +218,15 @@ GOOD: dict[str, Callable[[int], nn.Module]] = {
 
 @pytest.fixture(autouse=True)
 def empty_extension() -> Iterator[None]:
-    """Take back what a test registers."""
-    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry.CUSTOM_IDS)
-    yield
-    BLUEPRINTS.clear()
-    BLUEPRINTS.update(tables)
-    registry.CUSTOM_IDS[:] = custom
+    """Undo registrations after a test."""
+    with undone():
+        yield
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_blueprint_that_could_not_be_measured_or_trained_is_refused_with_what_it_does(case: str) -> None:
     builder, line = BAD[case]
-    register("cnn", "own", builder)
+    register_blueprint("cnn", "own", builder)
     with pytest.raises(ValueError, match=line) as caught:
         check_blueprints({("cnn", 8): [(8, 5, 5)]})
     said = str(caught.value)
@@ -238,7 +238,7 @@ def test_a_blueprint_that_could_not_be_measured_or_trained_is_refused_with_what_
 
 @pytest.mark.parametrize("case", GOOD)
 def test_a_blueprint_is_not_refused_for_what_its_layers_are_called(case: str) -> None:
-    register("cnn", "own", GOOD[case])
+    register_blueprint("cnn", "own", GOOD[case])
     streams = GlobalStreams()
     check_blueprints({("cnn", 8): [(8, 5, 5), (8, 2, 2)]})
     assert bool(compatible([("cnn", 8)])[0, blueprint_ids().index("own")])
@@ -248,15 +248,20 @@ def test_a_blueprint_is_not_refused_for_what_its_layers_are_called(case: str) ->
 @pytest.mark.parametrize(("family", "name"), [(family, name) for family, table in BLUEPRINTS.items() for name in table])
 @pytest.mark.parametrize("channels", [8, 36])
 def test_every_built_in_blueprint_keeps_the_contract(family: str, name: str, channels: int) -> None:
-    shapes = [(channels, 7, 7), (channels, 1, 1)] if family == "cnn" else [(9, channels), (1, channels)]
-    check_blueprint(family, name, BLUEPRINTS[family][name], channels, shapes, causal=family != "cnn")
+    shapes = {
+        "cnn": [(channels, 7, 7), (channels, 1, 1)],
+        "transformer": [(9, channels), (1, channels)],
+        "mlp": [(channels,)],
+    }
+    causal = family == "transformer"
+    check_blueprint(family, name, BLUEPRINTS[family][name], channels, shapes[family], causal=causal)
 
 
 def test_a_token_must_not_see_later_ones_in_text() -> None:
     def build(channels: int) -> nn.Module:
-        return token_residual(channels, nn.Linear(channels, channels), Does(lambda x: x.mean(1, keepdim=True)))
+        return layers_residual(channels, nn.Linear(channels, channels), Does(lambda x: x.mean(1, keepdim=True)))
 
-    register("transformer", "looks_ahead", build)
+    register_blueprint("transformer", "looks_ahead", build)
     sites = {("transformer", 8): [(6, 8)]}
     check_blueprints(sites, causal=False)
     with pytest.raises(
@@ -271,28 +276,28 @@ def test_only_what_the_run_may_grow_is_looked_at() -> None:
             raise ValueError("must be even")
         return nn.Conv2d(channels, channels, 1)
 
-    register("cnn", "even", even)
+    register_blueprint("cnn", "even", even)
     check_blueprints({("cnn", 7): []})
     check_blueprints({("cnn", 8): []}, ["conv_light"])
     with pytest.raises(ValueError, match="blueprint 'even'"):
         check_blueprints({("cnn", 8): []}, ["conv_light", "even"])
 
 
-@pytest.mark.parametrize("start", [preflight, build_laboratory])
+@pytest.mark.parametrize("start", [preflight, build_experiment])
 def test_a_blueprint_runs_the_batches_of_the_run_before_it_begins(start: Callable[[object], object]) -> None:
     def few(x: Tensor) -> Tensor:
         if len(x) > 40:
             raise IndexError("no more than 40")
         return x
 
-    register("cnn", "own", around(few))
+    register_blueprint("cnn", "own", around(few))
     with pytest.raises(ValueError, match=r"'own' of cnn hosts .* does not run on \[64, .*no more than 40"):
         start(compose(*SMOKE, "env.mapping=loop", "task.batch_size=64"))
 
 
-@pytest.mark.parametrize("start", [preflight, build_laboratory])
+@pytest.mark.parametrize("start", [preflight, build_experiment])
 def test_a_run_does_not_begin_with_one(start: Callable[[object], object]) -> None:
-    register("cnn", "own", BAD["not the identity"][0])
+    register_blueprint("cnn", "own", BAD["not the identity"][0])
     with pytest.raises(ValueError, match=r"plugins: blueprint 'own' of cnn hosts .* at birth it changes its input"):
         start(compose(*SMOKE))
     start(compose(*SMOKE, "slots.blueprints=[conv_light]"))
@@ -306,6 +311,6 @@ def test_the_check_costs_a_start_a_few_passes_of_each_blueprint() -> None:
         passes.append(x)
         return x
 
-    register("cnn", "own", around(counted))
+    register_blueprint("cnn", "own", around(counted))
     check_blueprints({("cnn", 8): [(8, 4, 4)]})
     assert 0 < len(passes) < 20

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from helpers import undone
 from torch import nn
 
-from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint, compatible, noop, register, registry
+from esper.blueprints import BLUEPRINTS, blueprint_ids, build_blueprint, compatible, noop, register_blueprint
 from esper.growth.actions import BLUEPRINT_IDS, BlendAlgorithm
 from esper.growth.blending import BlendedModule, Gate
 from esper.hosts.init import reset_parameters
@@ -21,12 +22,9 @@ LEAVES = (nn.Conv2d, nn.GroupNorm, nn.ReLU, nn.AdaptiveAvgPool2d)
 
 @pytest.fixture
 def empty_extension() -> Iterator[None]:
-    """Take back what a test registers."""
-    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry.CUSTOM_IDS)
-    yield
-    BLUEPRINTS.clear()
-    BLUEPRINTS.update(tables)
-    registry.CUSTOM_IDS[:] = custom
+    """Undo registrations after a test."""
+    with undone():
+        yield
 
 
 def newborn(blueprint_id: str, channels: int, algorithm: BlendAlgorithm, alpha: float = 0.5) -> BlendedModule:
@@ -40,9 +38,16 @@ def feature(channels: int = 8) -> torch.Tensor:
     return torch.randn(16, channels, 4, 4, generator=generator("feature")).relu()
 
 
-def test_the_seven_cnn_blueprints_are_offered() -> None:
-    assert set(CNN_IDS) == {"norm", "attention", "depthwise", "bottleneck", "conv_small", "conv_light", "conv_heavy"}
-    assert set(CNN_IDS) <= set(BLUEPRINT_IDS)
+def test_every_built_in_blueprint_has_a_family_and_an_index() -> None:
+    assert {"noop", *(name for table in BLUEPRINTS.values() for name in table)} == set(BLUEPRINT_IDS)
+
+
+@pytest.mark.parametrize("blueprint_id", CNN_IDS)
+def test_building_draws_nothing_from_the_global_generator(blueprint_id: str) -> None:
+    """Drawing would change the dropout masks of users who grow their own network."""
+    before = torch.get_rng_state()
+    build_blueprint("cnn", blueprint_id, 8)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -139,7 +144,7 @@ def test_noop_has_no_parameters_and_is_masked_unless_registered(empty_extension:
     assert torch.equal(module(feature()), feature())
     index = blueprint_ids().index("noop")
     assert not compatible([("cnn", 8)])[0, index]
-    register("cnn", "noop", noop.build)
+    register_blueprint("cnn", "noop", noop.build)
     assert compatible([("cnn", 8)])[0, index]
 
 
@@ -149,7 +154,7 @@ def test_compatible_depends_on_the_width_of_each_slot(empty_extension: None) -> 
             raise ValueError(f"channels={channels} must be even")
         return nn.Conv2d(channels, channels, 1, groups=2)
 
-    register("cnn", "my_package.even", even_only)
+    register_blueprint("cnn", "my_package.even", even_only)
     fits = compatible([("cnn", 8), ("cnn", 7)])
     assert fits.shape == (2, len(BLUEPRINT_IDS) + 1)
     assert blueprint_ids()[-1] == "my_package.even"
@@ -160,7 +165,7 @@ def test_compatible_depends_on_the_width_of_each_slot(empty_extension: None) -> 
 
 
 def test_a_blueprint_that_changes_the_shape_is_not_compatible(empty_extension: None) -> None:
-    register("cnn", "shrinks", lambda channels: nn.AvgPool2d(2))
+    register_blueprint("cnn", "shrinks", lambda channels: nn.AvgPool2d(2))
     assert not compatible([("cnn", 8)])[0, -1]
 
 
@@ -171,15 +176,15 @@ def test_the_shape_probe_draws_no_random_numbers() -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown blueprint 'conv_huge' for cnn hosts; known: .*conv_light"):
+    with pytest.raises(ValueError, match=r"cnn blueprint: unknown 'conv_huge' \(did .*\); choose from conv_light"):
         build_blueprint("cnn", "conv_huge", 8)
-    with pytest.raises(ValueError, match=r"host family 'rnn'; known families: cnn, transformer"):
+    with pytest.raises(ValueError, match=r"host family 'rnn'; known families: cnn, transformer, mlp"):
         build_blueprint("rnn", "norm", 8)
     with pytest.raises(ValueError, match=r"host family 'rnn'"):
         compatible([("rnn", 8)])
 
 
 def test_an_id_is_registered_once_per_family() -> None:
-    register("cnn", "norm", BLUEPRINTS["cnn"]["norm"])
-    with pytest.raises(ValueError, match="already have a blueprint 'norm'"):
-        register("cnn", "norm", noop.build)
+    register_blueprint("cnn", "norm", BLUEPRINTS["cnn"]["norm"])
+    with pytest.raises(ValueError, match="there is a cnn blueprint 'norm' already"):
+        register_blueprint("cnn", "norm", noop.build)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from esper.config import CONF_DIR, Config, compose, from_yaml, summary, to_plain, to_yaml
+from esper.config import CONF_DIR, Config, compose, from_yaml, to_plain, to_yaml
 
 PRESETS = sorted(path.stem for path in (CONF_DIR / "preset").glob("*.yaml"))
 DEBUGS = sorted(path.stem for path in (CONF_DIR / "debug").glob("*.yaml"))
@@ -80,15 +80,6 @@ def test_a_saved_configuration_loads_to_an_equal_one(preset: str) -> None:
     text = to_yaml(config)
     assert from_yaml(text, Config) == config
     assert yaml.safe_load(text) == to_plain(config)
-
-
-def test_the_summary_shows_every_section_on_one_line() -> None:
-    config = compose("+preset=digits")
-    lines = summary(config).splitlines()
-    assert len(lines) == 1 + sum(isinstance(value, dict) for value in to_plain(config).values())
-    assert "slots.max_seeds" not in summary(config)
-    assert "max_seeds=1" in summary(config)
-    assert "pools=[false,true,false]" in summary(config)
 
 
 def test_a_run_is_named_after_preset_and_rng_seed() -> None:

@@ -1,4 +1,4 @@
-"""No field without effect: changing any one of them changes what a run leaves or shows."""
+"""Every field has an effect: changing it changes the files or the output of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from esper.experiment.checkpoint import load_checkpoint
 from esper.runtime.records import read_jsonl, without_times
 from esper.training.run import train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fields")]
 
 BASE = (
     *SMALL,
@@ -64,8 +64,27 @@ CHANGES: dict[str, tuple[str, str]] = {
     "instances.alive_channels": ("", "instances.alive_channels=3"),
     "instances.num_few_classes": ("", "instances.num_few_classes=3"),
     "instances.held_out_families": ("", "+instances.held_out_families={intact:1}"),
+    "instances.block_faults": ("", "+instances.block_faults={starved:0.5}"),
+    "instances.host_faults": (
+        "+instances.block_faults={starved:0.5,centre_tap:0.5}",
+        "+instances.host_faults={lr_over_3:1}",
+    ),
+    "instances.num_validation": (
+        "evaluation.split=validation instances.families.starved_0=5 instances.families.few_classes=0",
+        "instances.num_validation=4",
+    ),
+    "instances.base_seed": ("", "instances.base_seed=1"),
     "instances.data_fraction": ("+instances.families={few_samples:5}", "instances.data_fraction=0.5"),
     "instances.label_noise_rate": ("+instances.families={label_noise:5}", "instances.label_noise_rate=0.6"),
+    "instances.arrival.classes": ("", "instances.arrival.classes=2"),
+    "instances.arrival.earliest": (
+        "instances.arrival.classes=2 instances.arrival.latest=0.9",
+        "instances.arrival.earliest=0.9",
+    ),
+    "instances.arrival.latest": (
+        "instances.arrival.classes=2 instances.arrival.earliest=0.1",
+        "instances.arrival.latest=0.1",
+    ),
     "env.num_epochs": ("", "env.num_epochs=9"),
     "env.steps_per_epoch": ("", "env.steps_per_epoch=2"),
     "env.mapping": ("", "env.mapping=vmap"),
@@ -82,9 +101,12 @@ CHANGES: dict[str, tuple[str, str]] = {
     "slots.explode_norm": ("", "slots.explode_norm=1e-4"),
     "slots.isolate_until": ("", "slots.isolate_until=fossilized"),
     "slots.incubation": ("", "slots.incubation=straight_through"),
+    "slots.incubate_every": ("env.steps_per_epoch=2", "slots.incubate_every=2"),
     "slots.param_budget": ("", "slots.param_budget=1.0"),
     "slots.blueprints": ("", "slots.blueprints=[norm]"),
     "observation.slot_probes": ("", "observation.slot_probes=[effective_rank]"),
+    "observation.scale_free": ("", "observation.scale_free=true"),
+    "observation.price": ("reward.rent_weights=[0.5,9]", "observation.price=true"),
     "observation.contribution_decay": ("counterfactual.every=2", "observation.contribution_decay=0.5"),
     "counterfactual.every": ("", "counterfactual.every=2"),
     "counterfactual.shapley_permutations": ("", "counterfactual.shapley_permutations=4"),
@@ -101,7 +123,28 @@ CHANGES: dict[str, tuple[str, str]] = {
     "policy.value_dim": ("", "policy.value_dim=12"),
     "policy.conditional_heads": ("", "policy.conditional_heads=false"),
     "policy.slot_head": ("", "policy.slot_head=flat"),
+    "policy.choices.op": ("", "policy.choices.op=[WAIT]"),
+    "policy.choices.style": ("", "policy.choices.style=[LINEAR_ADD]"),
+    "policy.choices.tempo": ("", "policy.choices.tempo=[FAST]"),
+    "policy.choices.alpha_target": ("", "policy.choices.alpha_target=[1.0]"),
+    "policy.choices.alpha_speed": ("", "policy.choices.alpha_speed=[INSTANT]"),
+    "policy.choices.alpha_curve": ("", "policy.choices.alpha_curve=[SIGMOID]"),
+    **{
+        f"policy.initial_op_logits.{op}": ("", f"policy.initial_op_logits.{op}=2")
+        for op in ("wait", "germinate", "cull", "fossilize", "set_alpha_target", "extend")
+    },
     "policy.critic": ("", "policy.critic=state"),
+    "policy.body": ("", "policy.body=shared"),
+    "policy.slot_depth": ("policy.body=shared", "policy.slot_depth=false"),
+    "algorithm": ("", "algorithm=a2c"),
+    "a2c.lr": ("algorithm=a2c", "a2c.lr=0.01"),
+    "a2c.adam_eps": ("algorithm=a2c", "a2c.adam_eps=0.1"),
+    "a2c.gae_lambda": ("algorithm=a2c", "a2c.gae_lambda=0.5"),
+    "a2c.ent_coef": ("algorithm=a2c", "a2c.ent_coef=0.5"),
+    "a2c.ent_coef_final": ("algorithm=a2c trainer.num_iterations=2", "a2c.ent_coef_final=0.5"),
+    "a2c.anneal_iterations": ("algorithm=a2c trainer.num_iterations=2", "a2c.anneal_iterations=2"),
+    "a2c.vf_coef": ("algorithm=a2c", "a2c.vf_coef=1.0"),
+    "a2c.max_grad_norm": ("algorithm=a2c", "a2c.max_grad_norm=0.01"),
     "ppo.lr": ("", "ppo.lr=0.01"),
     "ppo.adam_eps": ("", "ppo.adam_eps=0.1"),
     "ppo.gamma": ("", "ppo.gamma=0.9"),
@@ -123,9 +166,26 @@ CHANGES: dict[str, tuple[str, str]] = {
         f"ppo.entropy_multipliers.{head}": ("ppo.ent_coef=0.5", f"ppo.entropy_multipliers.{head}=7")
         for head in ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
     },
+    "imitation.controller": ("", "imitation.controller=schedule"),
+    "imitation.iterations": (
+        "imitation.controller=schedule trainer.num_iterations=2",
+        "imitation.iterations=2",
+    ),
+    **{
+        f"imitation.{change.split('=')[0]}": (
+            "imitation.controller=schedule",
+            f"imitation.{change}",
+        )
+        for change in (
+            *("update_epochs=3", "num_minibatches=1", "lr=0.01", "adam_eps=0.1", "ent_coef=0.5", "vf_coef=1.0"),
+            "max_grad_norm=0.01",
+        )
+    },
     "reward.family": ("", "reward.family=loss"),
     "reward.rent_weight": ("", "reward.rent_weight=9"),
+    "reward.rent_weights": ("", "reward.rent_weights=[0.5,9]"),
     "reward.rent": ("", "reward.rent=log"),
+    "reward.compute_weight": ("", "reward.compute_weight=5"),
     "reward.twin": ("", "reward.twin=none"),
     "reward.stage_shaping": ("", "reward.stage_shaping=2.0"),
     "reward.crash_penalty": ("host.lr=1e30 reward.twin=none", "reward.crash_penalty=50"),
@@ -136,17 +196,21 @@ CHANGES: dict[str, tuple[str, str]] = {
     "trainer.checkpoint_every": ("trainer.num_iterations=2", "trainer.checkpoint_every=2"),
     "evaluation.controllers": ("", "evaluation.controllers=[never]"),
     "evaluation.num_hosts": ("", "evaluation.num_hosts=2"),
+    "evaluation.split": ("", "evaluation.split=validation"),
     "evaluation.deterministic": ("", "evaluation.deterministic=true"),
+    "evaluation.greedy": ("evaluation.deterministic=true", "evaluation.greedy=hazard"),
     "evaluation.schedule.first.epoch": ("evaluation.controllers=[schedule]", "evaluation.schedule.first.epoch=2"),
     "evaluation.schedule.first.slot": ("evaluation.controllers=[schedule]", "evaluation.schedule.first.slot=1"),
     "evaluation.schedule.first.blueprint": (
         "evaluation.controllers=[schedule]",
         "evaluation.schedule.first.blueprint=norm",
     ),
+    "evaluation.save_grown": ("", "evaluation.save_grown=all"),
     "telemetry.level": ("", "telemetry.level=debug"),
     "telemetry.escalation_iterations": ("trainer.num_iterations=2 ppo.lr=0.1", "telemetry.escalation_iterations=0"),
     "telemetry.console": ("", "telemetry.console=off"),
     "telemetry.plots": ("", "telemetry.plots=true"),
+    "telemetry.loggers": ("", "telemetry.loggers=[csv]"),
 }
 
 ELSEWHERE = {
@@ -166,7 +230,7 @@ ELSEWHERE = {
     "task.vocab_size": "tests/tasks/test_text.py: for text only",
     "host.name": "tests/config/test_host_choice.py: the group chooses it, and with it the other keys",
 }
-"""Fields that need more than another word, or have but one value, and where they are tested."""
+"""Fields that need more than another argument, or have only one value, with the tests that cover them."""
 
 
 def fields(section: object, prefix: str = "") -> Iterator[str]:
@@ -182,7 +246,7 @@ def fields(section: object, prefix: str = "") -> Iterator[str]:
 
 
 def traces(words: str, run_dir: Path, printed: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """All that a run with these words leaves and shows, but the configuration itself and times."""
+    """Return all files and output of a run with these arguments, except the configuration itself and times."""
     train(compose(*BASE, *words.split()), run_dir)
     result = json.loads((run_dir / "result.json").read_text())
     for key in ("wall_seconds", "env_epochs_per_second", "command", "git_sha", "git_dirty"):

@@ -1,4 +1,4 @@
-"""Esper leans on parts of Hydra that are not public: they are named in one file, and were looked at in one version."""
+"""Esper uses private parts of Hydra: they are listed in one file, and were checked with one version."""
 
 from __future__ import annotations
 

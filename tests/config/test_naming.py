@@ -1,4 +1,4 @@
-"""Names of folders: one per configuration, whatever is swept, in whatever order and spelling it is typed."""
+"""Names of folders: one per configuration, whatever the order and spelling of arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from command_line import CommandLine
 
 MAX_NAME = 255
-"""Bytes that file systems take in a name."""
+"""Largest number of bytes in a file name."""
 
 texts = st.text(max_size=300)
 values = st.one_of(
@@ -29,13 +29,13 @@ values = st.one_of(
     st.sampled_from(["a", "A", "a_b", "a-b", "a b", "ä", "a\u0308", "x" * 90, "x" * 90 + "y", "..", "con", "/", "\0"]),
 )
 SWEPT = ("ppo.lr", "task.root", "slots.ids", "wandb.tags", "telemetry.level", "num_threads", "preset", "seed")
-"""Keys that count, keys that do not, a choice of a file, and the seed."""
+"""Relevant keys, ignored keys, a choice of a file, and the seed."""
 
 jobs = st.fixed_dictionaries({key: values for key in SWEPT if key != "seed"} | {"seed": st.integers(min_value=0)})
 
 
 def configured(job: dict[str, Any]) -> dict[str, Any]:
-    """The configuration that a job's words make."""
+    """Return the configuration of a job's arguments."""
     plain: dict[str, Any] = {"name": "run", "devices": "cpu", "env": {"num_epochs": 5}}
     for key, value in job.items():
         section, _, name = key.rpartition(".")
@@ -112,7 +112,7 @@ LONG = "x" * 200
 
 
 def folders(esper: CommandLine, *typed: str) -> list[str]:
-    """Names of the folders of jobs that a sweep runs."""
+    """Return the names of the job folders of a sweep."""
     code, err, runs = esper("-m", *typed)
     assert (code, err) == (0, "")
     return [run_dir.name for _, run_dir in runs]

@@ -17,8 +17,8 @@ import esper.config.learning
 import esper.config.root
 import esper.config.wandb
 from esper.config import Config, compose, load, to_plain
+from esper.config.identity import flat
 from esper.config.learning import EntropyMultipliers
-from esper.experiment.resume import flat
 from esper.growth.actions import HEADS
 
 MODULES = (
@@ -108,6 +108,11 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
         ("ppo.gamma=nan", "ppo.gamma must be between 0 and 1, got nan"),
         ("ppo.target_kl=0", "ppo.target_kl must be above 0, got 0.0"),
         ("ppo.entropy_multipliers.slot=-1", "ppo.entropy_multipliers.slot must be at least 0, got -1.0"),
+        ("a2c.gae_lambda=2", "a2c.gae_lambda must be between 0 and 1, got 2.0"),
+        ("a2c.lr=0", "a2c.lr must be above 0, got 0.0"),
+        ("imitation.lr=0", "imitation.lr must be above 0, got 0.0"),
+        ("imitation.iterations=0", "imitation.iterations must be at least 1, got 0"),
+        ("imitation.ent_coef=-1", "imitation.ent_coef must be at least 0, got -1.0"),
         ("ppo.num_minibatches=64", "ppo.num_minibatches must be at most 32 (trainer.num_envs), got 64"),
         ("reward.scale=0", "reward.scale must be above 0, got 0.0"),
         ("trainer.num_envs=0", "trainer.num_envs must be at least 1, got 0"),
@@ -147,7 +152,7 @@ HOSTS = [esper.config.hosts.CNNConfig, esper.config.hosts.TransformerConfig]
 
 
 def counted(plain: dict[str, Any], count: int) -> dict[str, Any]:
-    """Whole numbers, alone or first of a list, by key, replaced by another one."""
+    """Replace integers, alone or first in a list, by another one, by key."""
     found = {}
     for key, value in flat(plain).items():
         if type(value) is int:

@@ -1,4 +1,4 @@
-"""A wheel carries ``conf/`` inside the package and works without the checkout."""
+"""A wheel carries ``conf/``, the report's templates and trained controllers in the package; no checkout is needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def told(*command: str | Path, cwd: Path) -> str:
 def test_a_preset_composes_from_an_installed_wheel(tmp_path: Path) -> None:
     told(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, cwd=ROOT)
     [wheel] = tmp_path.glob("*.whl")
-    carried = {name.removeprefix("esper/conf/") for name in zipfile.ZipFile(wheel).namelist() if "/conf/" in name}
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"esper/report/templates/page.html.j2", "esper/report/templates/page.css"} <= set(names)
+    assert {f"esper/controllers/shipped/digits_pays.{ending}" for ending in ("pt", "json")} <= set(names)
+    carried = {name.removeprefix("esper/conf/") for name in names if "/conf/" in name}
     assert carried == {str(path.relative_to(CONF_DIR)) for path in CONF_DIR.rglob("*") if path.is_file()}
 
     # Dependencies come from this environment; the path file of its editable Esper must not, so it is not inherited.
@@ -43,5 +46,7 @@ def test_a_preset_composes_from_an_installed_wheel(tmp_path: Path) -> None:
     conf, widths = told(python, "-c", code, cwd=tmp_path).splitlines()
     assert Path(conf) == site / "esper" / "conf"
     assert widths == str([8] * 8)
+    code = "from esper.report.page import ENVIRONMENT; ENVIRONMENT.get_template('page.html.j2')"
+    told(python, "-c", code, cwd=tmp_path)
     shown = told(tmp_path / "venv" / "bin" / "esper-train", "--cfg", "job", "+preset=smoke", cwd=tmp_path)
     assert "num_envs: 4" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.config import Config, UsageError, compose
+from esper.config import Config, UsageError, compose, from_yaml, to_yaml
 from esper.config.evaluate import EvaluateConfig
 from esper.config.words import quoted, readable_by_hydra
 
@@ -48,7 +49,7 @@ ODD = [
 
 
 def read(word: str, schema: type = Config, *, sweeps: bool = False) -> Override:
-    """What Hydra makes of a word as it is typed."""
+    """Return Hydra's reading of an argument as typed."""
     [parsed] = OverridesParser.create().parse_overrides(readable_by_hydra([word], schema, sweeps=sweeps))
     return parsed
 
@@ -135,7 +136,7 @@ def test_the_home_folder_is_found_in_every_path_of_a_training_run(home: Path, es
     assert run_dir == home / "runs" / "[1]"
     code, err, runs = esper("resume=~/nowhere")
     assert (code, runs) == (2, [])
-    assert err.startswith(f"error: resume: {home}/nowhere is no run folder")
+    assert err.startswith(f"error: resume: {home}/nowhere is not a run folder")
 
 
 def test_the_home_folder_is_found_in_every_path_of_an_evaluation(home: Path) -> None:
@@ -150,8 +151,27 @@ def test_the_home_folder_is_found_in_files_too(home: Path, esper: CommandLine, t
     assert config.task.root == f"{home}/data"
 
 
+def test_a_run_that_is_resumed_from_another_folder_finds_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = to_yaml(compose("task.root=data", "checkpoint.path=outputs/run"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config = from_yaml(saved, Config)
+    assert (config.task.root, config.checkpoint.path) == (f"{tmp_path}/data", f"{tmp_path}/outputs/run")
+
+
+@pytest.mark.parametrize("word", ["hydra.run.dir=", "hydra.run.dir=''", "hydra.sweep.dir="])
+def test_a_folder_without_a_name_is_refused(word: str, esper: CommandLine, tmp_path: Path) -> None:
+    code, err, _ = esper(word)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"error: {word.partition('=')[0]} must be a folder, got " in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_home_folder_that_nobody_has_stays_as_typed() -> None:
-    assert compose("task.root='~nobody_has_this_name/x'").task.root == "~nobody_has_this_name/x"
+    assert compose("task.root='~nobody_has_this_name/x'").task.root == os.path.abspath("~nobody_has_this_name/x")
 
 
 def test_jobs_of_a_sweep_find_odd_folders(esper: CommandLine, tmp_path: Path) -> None:
@@ -159,5 +179,5 @@ def test_jobs_of_a_sweep_find_odd_folders(esper: CommandLine, tmp_path: Path) ->
     code, err, runs = esper(*words, "task.root='é','b=c'")
     assert (code, err) == (0, "")
     assert {folder.parent for _, folder in runs} == {tmp_path / "it's [x]=1"}
-    assert {config.task.root for config, _ in runs} == {"é", "b=c"}
+    assert {config.task.root for config, _ in runs} == {f"{tmp_path}/é", f"{tmp_path}/b=c"}
     assert esper(*words, "task.root='é','b=c'")[2] == [], "and are found again"

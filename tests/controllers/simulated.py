@@ -1,4 +1,4 @@
-"""The lifecycle without hosts: measurements are drawn, so that thousands of controller steps cost nothing."""
+"""The lifecycle without hosts: measurements are random, so that thousands of controller steps are cheap."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ class Simulated:
             num_epochs=NUM_EPOCHS,
             param_budget=torch.full((self.num_envs,), 1000.0),
             min_training_epochs=self.rules.min_training_epochs,
+            contribution_decay=0.995,
             probes=torch.zeros(self.num_envs, self.num_slots, 4),
         )
         masks = legal(self.state, self.compatible, self.rules)
@@ -96,7 +97,7 @@ class Simulated:
         return torch.where(sick, self.rules.vanish_norm / 100, 1.0)
 
     def play(self, controller: Controller, num_steps: int) -> Tensor:
-        """Actions ``int64 [T, E, 8]``; every one of them must have been legal."""
+        """Return actions ``int64 [T, E, 8]``, after checking that all are legal."""
         controller.reset(torch.ones(self.num_envs, dtype=torch.bool))
         taken = []
         for step in range(num_steps):
@@ -109,7 +110,7 @@ class Simulated:
 
 
 def fits_all(num_slots: int) -> Tensor:
-    """``bool [S, B]``: everything but noop fits everywhere."""
+    """Return ``bool [S, B]``: everything but noop fits everywhere."""
     compatible = torch.ones(num_slots, NUM_BLUEPRINTS, dtype=torch.bool)
     compatible[:, 0] = False
     return compatible

@@ -1,28 +1,32 @@
-"""All controllers: always legal, reproducible, and each true to what it is for."""
+"""All controllers: always legal, reproducible, and true to their purpose."""
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import pytest
 import torch
-from helpers import controller, give_opinions, play_episode, small_env, small_laboratory, some_tuning
+from helpers import controller, give_opinions, play_episode, small_env, small_experiment, some_tuning
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated import Simulated, fits_all
+from schema_defaults import growth_rules
+from simulated import NUM_EPOCHS, Simulated, fits_all
 from torch import Tensor
 
 from esper.controllers import (
-    AFTER_TRAINING,
     CONTROLLERS,
     Controller,
     ControllerContext,
     Learned,
     PlannedGermination,
     Schedule,
+    Space,
     Static,
     build_controller,
+    needed_by,
 )
-from esper.experiment.build import Laboratory
-from esper.growth import GrowthRules, Stage
+from esper.experiment.build import Experiment
+from esper.growth import Stage
 from esper.growth.actions import (
     NUM_BLUEPRINTS,
     NUM_OPS,
@@ -37,15 +41,17 @@ from esper.growth.actions import (
 )
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
+from esper.runtime.options import Greedy
 
-DIGITS = GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
+STATELESS = ("never", "static_final", "static_full", "static_best")
+
+DIGITS = growth_rules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 
 
 def new_policy(num_slots: int, seed: int = 0, scale: float = 300.0) -> tuple[GrowthPolicy, Normaliser]:
-    """A small policy with clear preferences."""
+    """Build a small policy with clear preferences."""
     torch.manual_seed(seed)
     policy = GrowthPolicy(
-        31 + 34 * num_slots,
         num_slots,
         NUM_BLUEPRINTS,
         num_probes=4,
@@ -56,7 +62,7 @@ def new_policy(num_slots: int, seed: int = 0, scale: float = 300.0) -> tuple[Gro
         value_dim=16,
     )
     give_opinions(policy, scale)
-    return policy, Normaliser(torch.ones(31 + 34 * num_slots, dtype=torch.bool))
+    return policy, Normaliser(torch.ones(policy.num_features, dtype=torch.bool))
 
 
 def build(name: str, num_envs: int, num_slots: int, seed: int = 0, deterministic: bool = False) -> Controller:
@@ -65,14 +71,13 @@ def build(name: str, num_envs: int, num_slots: int, seed: int = 0, deterministic
     plan = [PlannedGermination(epoch, slot, 1 + slot) for slot, epoch in enumerate(range(0, 3 * num_slots, 3))]
     context = ControllerContext(
         num_envs=num_envs,
-        slot_ids=slot_ids,
-        compatible=fits_all(num_slots),
-        max_seeds=DIGITS.max_seeds,
+        space=Space(slot_ids, fits_all(num_slots), DIGITS.max_seeds, NUM_EPOCHS),
         seed=seed,
         schedule=plan,
         policy=policy,
         normaliser=normaliser,
         deterministic=deterministic,
+        greedy=Greedy.mode,
         families=["intact"] * num_envs,
         tuning=some_tuning(slot_ids),
         learned_kept=[[]] * num_envs,
@@ -87,8 +92,8 @@ def build(name: str, num_envs: int, num_slots: int, seed: int = 0, deterministic
 @settings(max_examples=5)
 @given(data=st.data(), seed=st.integers(0, 2**31), num_slots=st.integers(1, 5))
 def test_every_controller_is_always_legal(name: str, data: st.DataObject, seed: int, num_slots: int) -> None:
-    """Whatever the rules, the blueprints that fit and the measurements: checked in every step of play()."""
-    rules = GrowthRules(
+    """Checked in every step of play(), for any rules, fitting blueprints and measurements."""
+    rules = growth_rules(
         max_developing=data.draw(st.integers(1, num_slots)),
         max_seeds=data.draw(st.integers(1, num_slots)),
         min_training_epochs=data.draw(st.integers(1, 3)),
@@ -105,10 +110,10 @@ def test_every_controller_is_always_legal(name: str, data: st.DataObject, seed: 
 
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
 def test_every_controller_plays_real_hosts_legally_and_the_same_twice(name: str) -> None:
-    laboratory = small_laboratory("env.num_epochs=8")
+    experiment = small_experiment("env.num_epochs=8")
     runs = []
     for _ in range(2):
-        results = play_episode(small_env(laboratory), controller(laboratory, name))
+        results = play_episode(small_env(experiment), controller(experiment, name))
         assert all(result.applied.success.all() for result in results)
         runs.append(torch.stack([result.reward for result in results]))
     assert torch.equal(*runs)
@@ -116,7 +121,7 @@ def test_every_controller_plays_real_hosts_legally_and_the_same_twice(name: str)
 
 @pytest.mark.parametrize("name", sorted(set(CONTROLLERS) - {"random"}))  # whose draws are one stream for all
 def test_resetting_some_environments_starts_them_anew_and_leaves_the_others(name: str) -> None:
-    """After a reset an environment gets what a new controller would give it; the others get what they would have."""
+    """After a reset an environment gets the decisions of a new controller; the others' decisions stay the same."""
     which = torch.arange(8) < 4
     worlds = [Simulated(8, fits_all(3), DIGITS) for _ in range(2)]
     controllers = [build(name, 8, 3, deterministic=True) for _ in range(2)]
@@ -138,41 +143,60 @@ def test_resetting_some_environments_starts_them_anew_and_leaves_the_others(name
         blank.step(new)
 
 
-def test_schedules_may_differ_by_environment_and_the_oracle_goes_by_family() -> None:
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("name", sorted(CONTROLLERS))
+def test_a_controller_with_the_state_of_another_goes_on_as_it(name: str, deterministic: bool) -> None:
+    world = Simulated(6, fits_all(3), DIGITS, worth=lambda noise: 3 * noise)
+    first, second = (build(name, 6, 3, deterministic=deterministic) for _ in range(2))
+    world.play(first, 7)
+    files = [BytesIO(), BytesIO()]
+    for each, file in zip((first, second), files, strict=True):
+        torch.save(each.state_dict(), file)
+    assert name in STATELESS or files[0].getvalue() != files[1].getvalue()
+    files[0].seek(0)
+    second.load_state_dict(torch.load(files[0], weights_only=True))
+    for _ in range(12):
+        view = world.view()
+        chosen = first.act(view)
+        assert torch.equal(second.act(view), chosen)
+        world.step(chosen)
+
+
+def test_schedules_may_differ_by_environment_and_go_by_family() -> None:
     plans = [[PlannedGermination(0, 2, 5)], [], [PlannedGermination(3, 1, 4), PlannedGermination(1, 0, 1)]]
     actions = Simulated(3, fits_all(3), DIGITS).play(Schedule(plans), 8)
     assert [planned(actions[:, environment]) for environment in range(3)] == [[(0, 2, 5)], [], [(1, 0, 1), (3, 1, 4)]]
-    laboratory = small_laboratory()
+    experiment = small_experiment()
     grown = []
     for family in ("intact", "starved_0"):
-        oracle = controller(laboratory, "schedule_per_family", families=[family] * 3)
-        grown.append(planned(Simulated(3, fits_all(3), DIGITS).play(oracle, 5)[:, 0]))
+        schedule = controller(experiment, "schedule_per_family", families=[family] * 3)
+        grown.append(planned(Simulated(3, fits_all(3), DIGITS).play(schedule, 5)[:, 0]))
     assert grown == [[(1, 0, 1)], []]
     with pytest.raises(ValueError, match="no plan for hosts of family starved_9; it was tuned on intact, starved_0"):
-        controller(laboratory, "schedule_per_family", families=["starved_9"] * 3)
+        controller(experiment, "schedule_per_family", families=["starved_9"] * 3)
 
 
 def test_static_networks_are_what_the_learned_controller_kept_or_one_blueprint_everywhere() -> None:
-    laboratory = small_laboratory()
-    final = controller(laboratory, "static_final", learned_kept=[[("r0c1", "norm")], [], [("r0c0", "conv_light")]])
-    full = controller(laboratory, "static_full")
+    experiment = small_experiment()
+    final = controller(experiment, "static_final", learned_kept=[[("r0c1", "norm")], [], [("r0c0", "conv_light")]])
+    full = controller(experiment, "static_full")
     assert isinstance(final, Static)
     assert isinstance(full, Static)
     assert final.modules == [[(1, Blueprint.NORM)], [], [(0, Blueprint.CONV_LIGHT)]]
     assert full.modules == [[(slot, Blueprint.CONV_LIGHT) for slot in range(3)]] * 3
 
 
-@pytest.mark.parametrize("name", sorted(AFTER_TRAINING))
+@pytest.mark.parametrize("name", [name for name in CONTROLLERS if needed_by(name)])
 def test_a_controller_that_lacks_what_it_is_made_from_says_so(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}.* needs"):
-        controller(small_laboratory(), name, tuning=None, learned_kept=None)
+        controller(small_experiment(), name, tuning=None, learned_kept=None)
     if name != "static_final":
         with pytest.raises(ValueError, match="the tuning is for slots r0c0, not for r0c0, r0c1, r0c2"):
-            controller(small_laboratory(), name, tuning=some_tuning(["r0c0"]))
+            controller(small_experiment(), name, tuning=some_tuning(["r0c0"]))
 
 
 def test_an_unknown_controller_is_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match=r"unknown controller 'lucky'.*heuristic.*never"):
+    with pytest.raises(ValueError, match=r"controller: unknown 'lucky'.*heuristic.*never"):
         build("lucky", 1, 1)
 
 
@@ -192,7 +216,7 @@ def test_random_is_uniform_over_the_legal_ops() -> None:
     empty = Simulated(4000, fits_all(2), DIGITS)
     actions = build("random", 4000, 2).act(empty.view())
     counts = actions[:, Head.OP].bincount(minlength=NUM_OPS) / 4000
-    assert counts.tolist() == pytest.approx([0.5, 0.5, 0, 0, 0, 0], abs=0.04)
+    assert counts[[OP_WAIT, OP_GERMINATE]].tolist() == pytest.approx([0.5, 0.5], abs=0.04)
     slots = actions[actions[:, Head.OP] == OP_GERMINATE, Head.SLOT].bincount(minlength=2).double()
     assert (slots / slots.sum()).tolist() == pytest.approx([0.5, 0.5], abs=0.05)
 
@@ -226,7 +250,7 @@ def test_never_only_waits() -> None:
 def test_the_schedule_germinates_as_planned_and_keeps_what_grew() -> None:
     """On time where that is legal, else as soon as it is; a second episode follows the plan again."""
     plan = [PlannedGermination(4, 2, 5), PlannedGermination(0, 0, 1), PlannedGermination(0, 1, 4)]
-    rules = GrowthRules(max_developing=1, max_seeds=3, min_training_epochs=1, min_cull_age=1, embargo_epochs=1)
+    rules = growth_rules(max_developing=1, max_seeds=3, min_training_epochs=1, min_cull_age=1, embargo_epochs=1)
     schedule = Schedule([plan] * 2)
     for _ in range(2):
         simulated = Simulated(2, fits_all(3), rules)
@@ -260,22 +284,21 @@ def planned(actions: Tensor) -> list[tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return small_laboratory("env.num_epochs=5")
+def experiment() -> Experiment:
+    return small_experiment("env.num_epochs=5")
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_the_learned_controller_is_frozen_and_reproducible(laboratory: Laboratory, deterministic: bool) -> None:
-    policy, normaliser = laboratory.policy()
+def test_the_learned_controller_is_frozen_and_reproducible(experiment: Experiment, deterministic: bool) -> None:
+    policy, normaliser = experiment.policy()
     give_opinions(policy)
     normaliser.merge(moments(torch.randn(50, policy.num_features)))
     before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (policy, normaliser)]
     runs = []
     for _ in range(2):
-        chooser = Learned(
-            policy, normaliser, 3, generator=torch.Generator().manual_seed(1), deterministic=deterministic
-        )
-        results = play_episode(small_env(laboratory), chooser)
+        stream = torch.Generator().manual_seed(1)
+        chooser = Learned(policy, normaliser, 3, generator=stream, deterministic=deterministic, greedy=Greedy.mode)
+        results = play_episode(small_env(experiment), chooser)
         runs.append(torch.stack([result.observation.features for result in results]))
         assert all(result.applied.success.all() for result in results)
     assert torch.equal(*runs)
@@ -285,13 +308,13 @@ def test_the_learned_controller_is_frozen_and_reproducible(laboratory: Laborator
 
 
 def test_the_learned_controller_normalises_and_remembers() -> None:
-    """What it does depends on the normaliser and on what it saw before."""
+    """Its decisions depend on the normaliser and on earlier observations."""
     policy, normaliser = new_policy(3)
     shifted = Normaliser(torch.ones(policy.num_features, dtype=torch.bool))
     shifted.merge(moments(5 * torch.randn(100, policy.num_features, generator=torch.Generator().manual_seed(0)) + 1))
 
     def actions(norm: Normaliser, forget: bool) -> Tensor:
-        learned = Learned(policy, norm, 4, generator=torch.Generator(), deterministic=True)
+        learned = Learned(policy, norm, 4, generator=torch.Generator(), greedy=Greedy.mode)
         simulated, taken = Simulated(4, fits_all(3), DIGITS), []
         for _ in range(20):
             taken.append(learned.act(simulated.view()))

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import play_episode, small_env, small_laboratory
+from helpers import play_episode, small_env, small_experiment
+from schema_defaults import growth_rules
 from simulated import Simulated, fits_all
 from torch import Tensor
 
 from esper.controllers import Heuristic, HeuristicParameters
-from esper.growth import GrowthRules, Stage
+from esper.growth import Stage
 from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Head, Op
 
-DIGITS = GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
+DIGITS = growth_rules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 
 
 def grown(actions: Tensor, head: Head, environment: int = 0) -> list[int]:
@@ -25,7 +26,7 @@ def grown(actions: Tensor, head: Head, environment: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("num_slots", [1, 3, 5])
 def test_it_serves_every_slot_in_turn_while_nothing_helps(num_slots: int) -> None:
-    """Useless modules on a host that learns nothing: it goes on trying, in the least-served slot, to the end."""
+    """With useless modules on a host that learns nothing, it keeps trying the least used slot until the end."""
     simulated = Simulated(2, fits_all(num_slots), DIGITS, worth=lambda noise: -torch.ones_like(noise), sick=0.0)
     actions = simulated.play(Heuristic([HeuristicParameters()] * 2, num_slots, 2), 120)
     slots = grown(actions, Head.SLOT)
@@ -49,7 +50,7 @@ def test_it_rotates_all_blueprints_that_fit_the_slot() -> None:
 
 @pytest.mark.parametrize("max_developing", [1, 2, 4])
 def test_all_slots_grow_side_by_side_as_far_as_the_masks_allow(max_developing: int) -> None:
-    """One germination an epoch, in canonical order, while others still develop; nothing is asked of a full house."""
+    """One germination an epoch, in canonical order, while others still develop; no action when all slots are full."""
     rules = replace(DIGITS, max_developing=max_developing, max_seeds=4, min_training_epochs=6)
     simulated = Simulated(1, fits_all(4), rules, sick=0.0)
     actions = simulated.play(Heuristic([HeuristicParameters()], 4, 4), 8)
@@ -60,7 +61,9 @@ def test_all_slots_grow_side_by_side_as_far_as_the_masks_allow(max_developing: i
 
 
 def test_it_keeps_what_helps_until_the_places_are_taken() -> None:
-    """What was still developing then is taken out, as nothing can come of it, and nothing germinates any more."""
+    """Modules that are still developing then are culled, since no place will become free, and nothing germinates any
+    more.
+    """
     simulated = Simulated(1, fits_all(3), DIGITS, worth=lambda noise: 1.0 + noise.abs())
     actions = simulated.play(Heuristic([HeuristicParameters()], 3, 2), 60)
     assert (simulated.state.stage == Stage.FOSSILIZED).sum() == DIGITS.max_seeds
@@ -86,7 +89,7 @@ def test_it_decides_by_the_measured_contribution_as_soon_as_it_may(worth: float,
 
 
 def test_it_gives_up_modules_that_cannot_blend() -> None:
-    """Their gradients vanish for ever, so no gate lets them on: they are culled, or nothing would grow any more."""
+    """Their gradients always vanish, so no gate passes: they must be culled for growth to continue."""
     simulated = Simulated(1, fits_all(3), DIGITS, sick=1.0)
     actions = simulated.play(Heuristic([HeuristicParameters()], 3, 2), 60)
     assert set(grown(actions, Head.SLOT)) == {0, 1, 2}
@@ -107,8 +110,8 @@ def test_it_grows_when_a_host_stops_learning() -> None:
 
 
 def test_it_grows_real_hosts() -> None:
-    """In an ordinary episode every environment gets at least one module: it is not never-grow in disguise."""
-    env = small_env(small_laboratory())
+    """Every environment gets at least one module in an ordinary episode."""
+    env = small_env(small_experiment())
     results = play_episode(env, Heuristic([HeuristicParameters()] * 3, 3, 3))
     grew = torch.stack([result.applied.germinated.any(dim=1) for result in results]).any(dim=0)
     assert grew.all()

@@ -6,17 +6,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import play_episode, small_env, small_laboratory
+from helpers import play_episode, small_env, small_experiment
+from schema_defaults import growth_rules
 from simulated import Simulated, fits_all
 from torch import Tensor
 
-from esper.controllers import ProbeAndKeep, ProbeAndKeepParameters, ProbeRule, ProbeRuleParameters
+from esper.config.plugins import activate
+from esper.controllers import CONTROLLERS, ProbeAndKeep, ProbeAndKeepParameters, ProbeRule, ProbeRuleParameters
 from esper.envs.features import num_features
 from esper.envs.records import EnvView
 from esper.growth import GrowthRules, Stage
 from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Blueprint, Head
 
-DIGITS = GrowthRules(max_developing=3, max_seeds=1, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
+DIGITS = growth_rules(max_developing=3, max_seeds=1, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 
 
 class Probed(Simulated):
@@ -30,6 +32,9 @@ class Probed(Simulated):
         view = super().view()
         features = view.observation.features.clone()
         features[:, num_features(self.num_slots) :] = self.probes.flatten(1)
+        features = torch.cat(
+            [features, torch.full((len(features), 1), 2.0)], dim=1
+        )  # the price, which it does not read
         self.history.accuracies[:, -1] = self.accuracy
         return replace(view, observation=replace(view.observation, features=features))
 
@@ -61,6 +66,20 @@ def test_it_grows_where_channels_are_dead_or_else_by_the_score_or_not_at_all() -
     assert (world.state.stage == Stage.FOSSILIZED).sum(dim=1).tolist() == [1, 1, 1, 0], "what grew is kept"
 
 
+@pytest.mark.parametrize(("name", "slots"), [("one_bit", (2, 1)), ("no_bit", (1, 1))])
+def test_a_rule_of_one_bit_looks_at_the_last_slot_only(name: str, slots: tuple[int, int]) -> None:
+    activate(["experiments.growth_pays.simple"])
+    rule = CONTROLLERS[name](None)
+    activate([])
+    probes = torch.zeros(2, 3, 4)
+    probes[0, 2, 0], probes[1, :, 0] = 0.75, torch.tensor([0.9, 0.9, 0.6])
+    world = Probed(probes, torch.zeros(2).double())
+    actions = world.play(rule, 20)
+    heavy = int(Blueprint.CONV_HEAVY)
+    assert [germinations(actions, environment) for environment in range(2)] == [[(0, slot, heavy)] for slot in slots]
+    assert (world.state.stage == Stage.FOSSILIZED).sum(1).tolist() == [1, 1]
+
+
 def test_every_threshold_and_weight_of_the_probe_rule_counts() -> None:
     """One environment per rule, the same host for all: slot 0 has low rank, slot 1 gradient, slot 2 gain."""
     probes = torch.zeros(1, 3, 4)
@@ -84,12 +103,12 @@ def test_every_threshold_and_weight_of_the_probe_rule_counts() -> None:
 
 
 def test_the_probe_rule_takes_the_probes_that_are_observed_and_needs_one() -> None:
-    """With some left out it reads the others in their places: in all hosts block 1 is dead."""
+    """With some probes omitted it reads the others at their positions: in all hosts block 1 is dead."""
     rule = ProbeRuleParameters(rank_weight=1.0, gain_weight=5.0, max_accuracy=0.0)
     grown = []
     for probes in ("[dead_channels]", "[effective_rank,dead_channels]", "[]"):
-        laboratory = small_laboratory(f"observation.slot_probes={probes}", "env.num_epochs=2")
-        env = small_env(laboratory, families=["starved_1"])
+        experiment = small_experiment(f"observation.slot_probes={probes}", "env.num_epochs=2")
+        env = small_env(experiment, families=["starved_1"])
         if probes == "[]":
             with pytest.raises(ValueError, match=r"probe_rule needs observation\.slot_probes: some of dead_channels, "):
                 play_episode(env, ProbeRule([rule] * 3))
@@ -103,7 +122,7 @@ def test_the_probe_rule_takes_the_probes_that_are_observed_and_needs_one() -> No
 
 
 def promising(values: list[float], rules: GrowthRules = DIGITS, num_envs: int = 2) -> Simulated:
-    """Modules are worth a given number of points in each slot, from the first preview to the end."""
+    """Give modules a fixed contribution in each slot, from the first preview to the end."""
     points = torch.tensor(values).double()
     return Simulated(num_envs, fits_all(len(values)), rules, worth=points.expand_as, sick=0.0)
 
@@ -115,7 +134,7 @@ def promising(values: list[float], rules: GrowthRules = DIGITS, num_envs: int = 
 def test_every_slot_is_tried_once_and_the_best_are_kept(
     best: int, look_age: int, max_developing: int, max_seeds: int
 ) -> None:
-    """Whichever comes first, and whoever takes the place meanwhile."""
+    """Independent of the order of trials, and of modules that take the place meanwhile."""
     values = [3.0, 2.0, 1.0]
     values[best] = 9.0
     rules = replace(DIGITS, max_developing=max_developing, max_seeds=max_seeds)

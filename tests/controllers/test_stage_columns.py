@@ -1,4 +1,4 @@
-"""Which stage columns of an observation carry something, found out by random play."""
+"""Stage columns of an observation that are ever set, found by random play."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import Eager
+from schema_defaults import growth_rules
 from simulated import Simulated, fits_all
 
 from esper.controllers import Controller, RandomLegal
@@ -15,8 +16,8 @@ from esper.envs.features import SILENT_STAGES, feature_table
 from esper.growth import STAGE_NAMES, GrowthRules
 
 RULES = (
-    GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=1, embargo_epochs=2),
-    GrowthRules(max_developing=1, max_seeds=3, min_training_epochs=1, min_cull_age=1, embargo_epochs=0),
+    growth_rules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=1, embargo_epochs=2),
+    growth_rules(max_developing=1, max_seeds=3, min_training_epochs=1, min_cull_age=1, embargo_epochs=0),
 )
 
 

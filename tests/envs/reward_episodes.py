@@ -1,4 +1,4 @@
-"""Scripted curves of one environment, paid by any reward family: for tests of the arithmetic alone."""
+"""Scripted curves of one environment, rewarded by any family, to test the arithmetic alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.envs.rewards import Potential, RewardInputs, reward_family, total
+from esper.envs.rewards import REWARDS, Potential, RewardInputs, total
 
 NAN = float("nan")
 CHANCE = {"paired": 10.0, "loss": -100.0, "contribution": 10.0}
@@ -22,7 +22,7 @@ def column(value: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """What is measured after each step; quantities that a step must not read are NaN."""
+    """Measurements after each step; quantities that a step must not read are NaN."""
 
     scores: Sequence[float]
     twins: Sequence[float]
@@ -36,7 +36,7 @@ class Episode:
     twin_crashed: bool = False
 
     def worth(self, family: str = "paired") -> float:
-        """G, or G_c after a crash, from the definitions."""
+        """Return G, or G_c after a crash, from the definitions."""
         if self.crashed:
             ground = {
                 "paired": CHANCE["paired"] - self.final_twin,
@@ -69,7 +69,7 @@ class Episode:
     def components(self, gamma: float = 1.0, family: str = "paired") -> list[dict[str, float]]:
         potential, components = Potential.start(1), []
         for t in range(len(self.scores)):
-            step = reward_family(family).step
+            step = REWARDS[family].step
             potential, parts = step(potential, self.inputs(t, family), gamma=gamma, crash_penalty=PENALTY)
             components.append({name: part.item() for name, part in parts.items()} | {"total": total(parts).item()})
         for field in fields(potential):
@@ -80,7 +80,7 @@ class Episode:
         return [parts["total"] for parts in self.components(gamma, family)]
 
     def paid(self, gamma: float = 1.0, family: str = "paired") -> float:
-        """The discounted sum of rewards."""
+        """Return the discounted sum of rewards."""
         return discounted(self.rewards(gamma, family), gamma)
 
 

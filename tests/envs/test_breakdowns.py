@@ -1,4 +1,4 @@
-"""A number that is not finite costs its own environment an episode, and nobody else anything."""
+"""A number that is not finite ends the episode of its own environment and affects no other."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import NEEDS_FP16, Eager, action, controller, small_env, small_laboratory, waits
+from helpers import NEEDS_FP16, Eager, action, controller, small_env, small_experiment, waits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from esper.algorithms.gae import gae
 from esper.envs import growth
 from esper.envs.breakdowns import Breakdown, guessing
 from esper.envs.growth import GrowthEnv
 from esper.envs.records import StepResult
 from esper.envs.rewards import REWARDS, Potential, RewardInputs, paired_reward
 from esper.growth.actions import Op
-from esper.ppo.gae import gae
 
 NAN, INF = float("nan"), float("inf")
 DIVERGING = f"lr_times_1{'0' * 30}"
@@ -26,12 +26,12 @@ EPOCHS = 3
 
 
 def diverging(env: GrowthEnv) -> Tensor:
-    """``bool [E]``: hosts that break down by themselves."""
+    """Return the hosts that crash by themselves, ``bool [E]``."""
     return torch.tensor([instance.family == DIVERGING for instance in env.instances])
 
 
 def rewards_of(env: GrowthEnv, seed: int = 0) -> list[StepResult]:
-    """As a rollout plays it: environments whose host has crashed start anew."""
+    """Play like a rollout: environments whose host has crashed are reset."""
     chooser, observation, results = Eager(seed), env.reset(), []
     for _ in range(EPOCHS):
         result = env.step(chooser.act(env.view(observation)))
@@ -50,8 +50,8 @@ def rewards_of(env: GrowthEnv, seed: int = 0) -> list[StepResult]:
     ],
 )
 def test_hosts_that_diverge_by_themselves_leave_every_number_finite(family: str, twin: str, amp: str) -> None:
-    laboratory = small_laboratory(f"amp={amp}", f"env.num_epochs={EPOCHS}", f"reward.family={family}")
-    env = small_env(laboratory, families=("intact", DIVERGING), measure_test=True)
+    experiment = small_experiment(f"amp={amp}", f"env.num_epochs={EPOCHS}", f"reward.family={family}")
+    env = small_env(experiment, families=("intact", DIVERGING), measure_test=True)
     if twin == "none":
         env.rewarder.twins = None
     crashes = 0
@@ -72,9 +72,9 @@ def test_hosts_that_diverge_by_themselves_leave_every_number_finite(family: str,
 @pytest.mark.parametrize("family", ["paired", "loss"])
 @pytest.mark.parametrize("mapping", ["loop", "grouped", "matmul"])
 def test_never_growing_earns_exactly_zero_on_hosts_that_break_down_by_themselves(mapping: str, family: str) -> None:
-    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=3", f"reward.family={family}")
-    env = small_env(laboratory, families=(DIVERGING, "intact"))
-    never = controller(laboratory, "never")
+    experiment = small_experiment(f"env.mapping={mapping}", "env.num_epochs=3", f"reward.family={family}")
+    env = small_env(experiment, families=(DIVERGING, "intact"))
+    never = controller(experiment, "never")
     observation = env.reset()
     assert diverging(env).any()
     for _ in range(3):
@@ -85,11 +85,11 @@ def test_never_growing_earns_exactly_zero_on_hosts_that_break_down_by_themselves
 
 
 def test_a_twin_that_breaks_down_counts_as_guessing_from_then_on() -> None:
-    laboratory = small_laboratory("env.num_epochs=3")
-    env = small_env(laboratory, families=(DIVERGING,))
+    experiment = small_experiment("env.num_epochs=3")
+    env = small_env(experiment, families=(DIVERGING,))
     env.reset()
     assert env.rewarder.twins is not None
-    curve, guess = env.rewarder.twins[env.instances[0]], guessing(laboratory.task)
+    curve, guess = env.rewarder.twins[env.instances[0]], guessing(experiment.task)
     assert curve.crashed
     assert curve.points[-1] == guess.points == 10
     assert (curve.loss[-1], curve.accuracy[-1], curve.test_accuracy) == (guess.loss, 0.1, 0.1)
@@ -122,9 +122,11 @@ REWARD_READS = {
 def play(
     patch: pytest.MonkeyPatch, family: str, at: int = -1, env: int = 0, name: str = "", value: float = NAN
 ) -> list[StepResult]:
-    """An episode under one script, and its advantages; in one step one number of one environment is another."""
-    laboratory = small_laboratory(f"env.num_epochs={EPOCHS}", f"reward.family={family}")
-    growing = small_env(laboratory, measure_test=True)
+    """Play an episode under one script, with one number of one environment replaced in one step; include its
+    advantages.
+    """
+    experiment = small_experiment(f"env.num_epochs={EPOCHS}", f"reward.family={family}")
+    growing = small_env(experiment, measure_test=True)
     clock = iter(range(EPOCHS))
     train_epoch, valuate = growth.train_epoch, growth.valuate
 
@@ -200,9 +202,9 @@ def test_one_poisoned_number_costs_one_environment_and_changes_no_bit_elsewhere(
 
 @pytest.mark.parametrize("value", [NAN, INF])
 def test_a_reward_family_that_pays_nonsense_costs_the_environments_that_it_is_paid_in(value: float) -> None:
-    """Even where it makes nonsense of the crash, too."""
-    laboratory = small_laboratory(f"env.num_epochs={EPOCHS}")
-    env, plain = small_env(laboratory), small_env(laboratory)
+    """Also if its value for the crash is invalid."""
+    experiment = small_experiment(f"env.num_epochs={EPOCHS}")
+    env, plain = small_env(experiment), small_env(experiment)
 
     def strange(previous: Potential, inputs: RewardInputs, **numbers: float) -> tuple[Potential, dict[str, Tensor]]:
         potential, components = paired_reward(previous, inputs, **numbers)

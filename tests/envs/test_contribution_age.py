@@ -1,10 +1,10 @@
-"""Contributions measured every k-th epoch: carried in between, growing older, and never taken for new at a gate."""
+"""Contributions measured every k-th epoch: carried in between, ageing, and never counted as new at a gate."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from helpers import action, small_env, small_laboratory, waits
+from helpers import action, small_env, small_experiment, waits
 from torch import Tensor
 
 from esper.envs.features import feature_table
@@ -17,8 +17,8 @@ GERMINATE = action(Op.GERMINATE, slot=1, blueprint=1, alpha_target=2)
 
 
 def grow(**settings: object) -> list[dict[str, Tensor]]:
-    """One module in slot 1 of environment 0, left alone; what is known of it after each epoch."""
-    env = small_env(small_laboratory(f"env.num_epochs={EPOCHS}"), **settings)
+    """Grow one module in slot 1 of environment 0, and return its measurements after each epoch."""
+    env = small_env(small_experiment(f"env.num_epochs={EPOCHS}"), **settings)
     env.reset()
     seen = []
     for epoch in range(EPOCHS):
@@ -61,7 +61,7 @@ def test_fossilize_waits_for_a_measurement_since_the_ramp_ended(every: int) -> N
 
 
 def test_measured_in_every_epoch_a_contribution_is_always_fresh() -> None:
-    """What is the default: nothing decays, whatever the rate."""
+    """In the default configuration nothing decays, whatever the rate."""
     plain, decaying = grow(), grow(contribution_decay=0.5)
     for now, other in zip(plain, decaying, strict=True):
         assert now["freshness"] == other["freshness"] == 1

@@ -1,4 +1,4 @@
-"""The growth environment: what a step does, in which order, and to whom."""
+"""The growth environment: effects and order of a step."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from helpers import (
     play_episode,
     replay,
     small_env,
-    small_laboratory,
+    small_experiment,
     waits,
 )
 from torch import Tensor
 
-from esper.envs.features import BASE_INDEX, feature_table
+from esper.envs.features import BASE_INDEX, feature_table, num_features
 from esper.envs.instances import InstancePool
 from esper.envs.records import StepResult
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.growth import Stage
-from esper.growth.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed, Head, Op, head_sizes
+from esper.growth.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed, BlendAlgorithm, Head, Op, head_sizes
 from esper.growth.stages import REASONS, Reason
 from esper.population import MAPPINGS, NUM_PROBES, PROBE_NAMES, probe_hosts
 from esper.population.scaling import MAX_SCALE
@@ -37,13 +37,13 @@ LAST_ACTION = [BASE_INDEX["last_success"], *range(BASE_INDEX["last_op_wait"], BA
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return small_laboratory("env.num_epochs=8", "slots.max_seeds=2")
+def experiment() -> Experiment:
+    return small_experiment("env.num_epochs=8", "slots.max_seeds=2")
 
 
-def eager_script(laboratory: Laboratory, seed: int, num_envs: int = 3) -> list[Tensor]:
-    """Actions that were legal when they were drawn, to be played again."""
-    env, chooser, script = small_env(laboratory, num_envs=num_envs), Eager(seed), []
+def eager_script(experiment: Experiment, seed: int, num_envs: int = 3) -> list[Tensor]:
+    """Draw actions that are legal at the time, to be replayed."""
+    env, chooser, script = small_env(experiment, num_envs=num_envs), Eager(seed), []
     observation = env.reset()
     for _ in range(env.num_epochs):
         script.append(chooser.act(env.view(observation)))
@@ -67,7 +67,7 @@ def assert_equal_masks(a: ActionMasks, b: ActionMasks, rows: Tensor | slice) -> 
 
 
 def is_legal(masks: ActionMasks, actions: Tensor) -> Tensor:
-    """``bool [E]`` by the words of the masks: an op on a slot, and for GERMINATE a blueprint that fits it."""
+    """Return legality by the masks, ``bool [E]``: an op on a slot, and for GERMINATE a blueprint that fits it."""
     legal = []
     for environment, row in enumerate(actions.tolist()):
         op, slot, blueprint = row[Head.OP], row[Head.SLOT], row[Head.BLUEPRINT]
@@ -80,19 +80,19 @@ def is_legal(masks: ActionMasks, actions: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------------ determinism
 
 
-def test_same_seed_and_actions_give_identical_steps(laboratory: Laboratory) -> None:
-    script = eager_script(laboratory, seed=1)
-    runs = [replay(small_env(laboratory), script) for _ in range(2)]
+def test_same_seed_and_actions_give_identical_steps(experiment: Experiment) -> None:
+    script = eager_script(experiment, seed=1)
+    runs = [replay(small_env(experiment), script) for _ in range(2)]
     for a, b in zip(*runs, strict=True):
         assert_equal_steps(a, b)
         assert a.episodes == b.episodes
     assert runs[0][-1].episodes
 
 
-def test_an_episode_does_not_depend_on_what_came_before(laboratory: Laboratory) -> None:
-    """The same instances again after half an episode, and after a whole one: bit-equal to the first time."""
-    script = eager_script(laboratory, seed=1)
-    env = small_env(laboratory)
+def test_an_episode_does_not_depend_on_what_came_before(experiment: Experiment) -> None:
+    """Repeating the same instances after half an episode, and after a whole one, is bit-equal to the first time."""
+    script = eager_script(experiment, seed=1)
+    env = small_env(experiment)
     env.pool = InstancePool(env.pool.instances[:1])
     first = replay(env, script)
     replay(env, script[:5])
@@ -103,10 +103,10 @@ def test_an_episode_does_not_depend_on_what_came_before(laboratory: Laboratory) 
     assert torch.stack([result.reward for result in first]).any()
 
 
-def test_shapley_values_sum_to_what_the_modules_bring_and_change_nothing_else(laboratory: Laboratory) -> None:
+def test_shapley_values_sum_to_what_the_modules_bring_and_change_nothing_else(experiment: Experiment) -> None:
     """Asked for or not: bit-equal rewards and observations. Values are those of the network as it stands at the end."""
-    script = eager_script(laboratory, seed=1)
-    plain, env = small_env(laboratory), small_env(laboratory, shapley_permutations=4)
+    script = eager_script(experiment, seed=1)
+    plain, env = small_env(experiment), small_env(experiment, shapley_permutations=4)
     runs = [replay(each, script) for each in (plain, env)]
     for a, b in zip(*runs, strict=True):
         assert_equal_steps(a, b)
@@ -118,23 +118,23 @@ def test_shapley_values_sum_to_what_the_modules_bring_and_change_nothing_else(la
     for episode in runs[1][-1].episodes:
         number = episode.environment
         network, _ = plain_network(env, number, kept_only=False)
-        weights = env.nursery.val(env.instances).weights[number]
-        everything = plain_points(network, env.nursery.task.val, weights)
-        for slot_id in list(network.slots):
+        weights = env.loader.val(env.instances).weights[number]
+        everything = plain_points(network, env.loader.task.val, weights)
+        for slot_id in list(network.attached):
             network.detach(slot_id)
             assert slot_id in episode.shapley
-        bare = plain_points(network, env.nursery.task.val, weights)
+        bare = plain_points(network, env.loader.task.val, weights)
         assert sum(episode.shapley.values()) == pytest.approx(everything - bare, abs=1e-3)
         acting += len(episode.shapley)
     assert acting >= 3
-    again = small_env(laboratory, shapley_permutations=4)
+    again = small_env(experiment, shapley_permutations=4)
     assert [e.shapley for e in replay(again, script)[-1].episodes] == [e.shapley for e in runs[1][-1].episodes]
 
 
-def test_pairs_are_left_out_where_they_would_pass_the_cap(laboratory: Laboratory) -> None:
+def test_pairs_are_left_out_where_they_would_pass_the_cap(experiment: Experiment) -> None:
     """Three modules need seven configurations."""
     for cap, measured in ((7, True), (6, False)):
-        env = small_env(laboratory, num_envs=1, pairs_every=1, max_configurations=cap)
+        env = small_env(experiment, num_envs=1, pairs_every=1, max_configurations=cap)
         env.rules = replace(env.rules, max_seeds=3)
         env.reset()
         for slot in range(3):
@@ -144,10 +144,10 @@ def test_pairs_are_left_out_where_they_would_pass_the_cap(laboratory: Laboratory
         assert env.state.interaction.isfinite().all() == measured
 
 
-def test_another_run_seed_draws_other_hosts(laboratory: Laboratory) -> None:
+def test_another_run_seed_draws_other_hosts(experiment: Experiment) -> None:
     drawn = []
     for run_seed in (0, 1, 2):
-        env = small_env(laboratory, run_seed=run_seed)
+        env = small_env(experiment, run_seed=run_seed)
         for _ in range(2):
             env.reset()
             drawn.append(tuple(instance.index for instance in env.instances))
@@ -155,13 +155,13 @@ def test_another_run_seed_draws_other_hosts(laboratory: Laboratory) -> None:
     assert len(set(drawn)) > 1
 
 
-def test_two_controllers_on_one_instance_see_the_same_host_and_data(laboratory: Laboratory) -> None:
-    bare, grown = small_env(laboratory), small_env(laboratory)
+def test_two_controllers_on_one_instance_see_the_same_host_and_data(experiment: Experiment) -> None:
+    bare, grown = small_env(experiment), small_env(experiment)
     first = [env.reset() for env in (bare, grown)]
     assert torch.equal(first[0].features, first[1].features)
     for epoch in range(2):  # the modules develop in isolation all the while
         epochs = bare.history.epoch.tolist()
-        assert torch.equal(bare.nursery.order(bare.instances, epochs), grown.nursery.order(grown.instances, epochs))
+        assert torch.equal(bare.loader.order(bare.instances, epochs), grown.loader.order(grown.instances, epochs))
         bare.step(waits(3))
         grown.step(waits(3, e0=GERMINATE, e2=GERMINATE) if epoch == 0 else waits(3))
         assert torch.equal(bare.history.losses[:, -1], grown.history.losses[:, -1])
@@ -172,14 +172,14 @@ def test_two_controllers_on_one_instance_see_the_same_host_and_data(laboratory: 
     grown.step(waits(3))
     assert not torch.equal(bare.history.losses[:, -1], grown.history.losses[:, -1]), "blending is felt"
     epochs = bare.history.epoch.tolist()
-    assert torch.equal(bare.nursery.order(bare.instances, epochs), grown.nursery.order(grown.instances, epochs))
+    assert torch.equal(bare.loader.order(bare.instances, epochs), grown.loader.order(grown.instances, epochs))
 
 
-def test_data_order_and_host_differ_between_instances(laboratory: Laboratory) -> None:
-    env = small_env(laboratory)
+def test_data_order_and_host_differ_between_instances(experiment: Experiment) -> None:
+    env = small_env(experiment)
     env.reset()
-    order = env.nursery.order(env.instances, [0, 0, 0])
-    later = env.nursery.order(env.instances, [1, 1, 1])
+    order = env.loader.order(env.instances, [0, 0, 0])
+    later = env.loader.order(env.instances, [1, 1, 1])
     assert len({tuple(row.tolist()) for row in (*order, *later)}) == 6
     values = env.population.hosts.values.detach()
     assert len({tuple(row.tolist()) for row in values}) == 3
@@ -192,12 +192,12 @@ def test_an_environment_does_not_notice_what_its_neighbours_do(mapping: str) -> 
     A stack of modules is higher when a neighbour has the same blueprint in the same slot, and kernels for another
     number of rows may round otherwise; a loop over rows has no such kernels.
     """
-    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=7", "slots.max_seeds=2")
-    own = eager_script(laboratory, seed=4) if mapping == "loop" else [waits(3)] * 7
-    other = eager_script(laboratory, seed=5)
+    experiment = small_experiment(f"env.mapping={mapping}", "env.num_epochs=7", "slots.max_seeds=2")
+    own = eager_script(experiment, seed=4) if mapping == "loop" else [waits(3)] * 7
+    other = eager_script(experiment, seed=5)
     mixed = [torch.cat([a[:1], b[1:]]) for a, b in zip(own, other, strict=True)]
     alone = [torch.cat([a[:1], waits(2)]) for a in own]
-    for a, b in zip(replay(small_env(laboratory), mixed), replay(small_env(laboratory), alone), strict=True):
+    for a, b in zip(replay(small_env(experiment), mixed), replay(small_env(experiment), alone), strict=True):
         assert_equal_steps(a, b, slice(0, 1))
 
 
@@ -205,16 +205,18 @@ def test_an_environment_does_not_notice_what_its_neighbours_do(mapping: str) -> 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_masks_say_exactly_what_execution_does(laboratory: Laboratory, seed: int) -> None:
-    """Over random sequences: legal if and only if it succeeds, and what is illegal changes nothing.
+def test_masks_say_exactly_what_execution_does(experiment: Experiment, seed: int) -> None:
+    """Over random sequences an action is legal if and only if it succeeds, and an illegal one changes nothing. Half of
+    the actions are drawn without masks; failing ones are replayed as WAIT in a second environment, which must stay
+    equal.
 
-    Half of the actions are drawn from all there are, and those that fail are replayed as WAIT in a second
-    environment, which must go on alike.
+    Half of the actions are drawn from all there are, and those that fail are replayed as WAIT in a second environment,
+    which must go on alike.
     """
-    env, shadow = small_env(laboratory), small_env(laboratory)
+    env, shadow = small_env(experiment), small_env(experiment)
     chooser, random = Eager(seed), torch.Generator().manual_seed(seed)
     observation, _ = env.reset(), shadow.reset()
-    sizes = head_sizes(*laboratory.compatible.shape)
+    sizes = head_sizes(*experiment.compatible.shape)
     counts = [0, 0]
     for step in range(env.num_epochs):
         anything = torch.stack([torch.randint(size, (3,), generator=random) for size in sizes], dim=1)
@@ -246,11 +248,29 @@ def test_masks_say_exactly_what_execution_does(laboratory: Laboratory, seed: int
     assert min(counts) >= 6, "both kinds occurred"
 
 
+def test_blueprints_and_algorithms_are_kept_once(experiment: Experiment) -> None:
+    """The population reads those of the environment, also once one of an earlier version was restored."""
+    env, restored = small_env(experiment), small_env(experiment)
+    for each in (env, restored):
+        each.reset()
+        each.step(waits(3, e0=GERMINATE))
+    state = env.state_dict()
+    assert "blueprint" not in state["population"]
+    earlier = {"blueprint": torch.full((3, 3), -1), "algorithm": torch.zeros(3, 3, dtype=torch.long)}
+    restored.load_state_dict(state | {"population": state["population"] | earlier})
+    for each in (env, restored):
+        assert each.population.state is each.state
+        assert each.population.blueprint[0].tolist() == [-1, CONV_LIGHT, -1]
+        each.state.assign(each.state.present, algorithm=int(BlendAlgorithm.MULTIPLY))
+        assert each.population.algorithm[0].tolist() == [0, BlendAlgorithm.MULTIPLY, 0]
+    assert_equal_steps(env.step(waits(3)), restored.step(waits(3)))
+
+
 # ---------------------------------------------------------------------------------------------------- order of a step
 
 
-def test_the_action_shapes_the_epoch_of_its_own_step(laboratory: Laboratory) -> None:
-    env = small_env(laboratory)
+def test_the_action_shapes_the_epoch_of_its_own_step(experiment: Experiment) -> None:
+    env = small_env(experiment)
     env.reset()
     env.step(waits(3, e0=GERMINATE))
     scale = env.population.modules[1, CONV_LIGHT].program.layout.unflatten(
@@ -267,8 +287,8 @@ def test_the_action_shapes_the_epoch_of_its_own_step(laboratory: Laboratory) -> 
     assert (1, CONV_LIGHT) not in env.population.modules, "freed, with its optimizer state"
 
 
-def test_the_last_observation_is_the_one_before_any_reset(laboratory: Laboratory) -> None:
-    env = small_env(laboratory)
+def test_the_last_observation_is_the_one_before_any_reset(experiment: Experiment) -> None:
+    env = small_env(experiment)
     results = play_episode(env, Eager(3))
     last = results[-1].observation
     kept = last.features.clone(), last.blueprint_index.clone(), last.masks.op.clone()
@@ -285,9 +305,9 @@ def test_the_last_observation_is_the_one_before_any_reset(laboratory: Laboratory
     assert torch.equal(last.masks.op, kept[2])
 
 
-def test_a_finished_environment_must_be_reset_before_it_steps(laboratory: Laboratory) -> None:
-    env = small_env(laboratory)
-    play_episode(env, controller(laboratory, "never"))
+def test_a_finished_environment_must_be_reset_before_it_steps(experiment: Experiment) -> None:
+    env = small_env(experiment)
+    play_episode(env, controller(experiment, "never"))
     with pytest.raises(AssertionError, match="must be reset"):
         env.step(waits(3))
     env.reset()
@@ -299,10 +319,10 @@ def test_a_finished_environment_must_be_reset_before_it_steps(laboratory: Labora
 
 @pytest.mark.parametrize("mapping", sorted(MAPPINGS))
 def test_a_crash_ends_its_own_episode_and_leaves_the_others_bit_equal(mapping: str) -> None:
-    laboratory = small_laboratory(f"env.mapping={mapping}", "env.num_epochs=6")
+    experiment = small_experiment(f"env.mapping={mapping}", "env.num_epochs=6")
     script = [waits(3, e0=GERMINATE, e2=action(Op.GERMINATE, slot=0, blueprint=4, alpha_target=2)), *[waits(3)] * 5]
-    healthy = replay(small_env(laboratory), script)
-    env = small_env(laboratory)
+    healthy = replay(small_env(experiment), script)
+    env = small_env(experiment)
     env.reset()
     broken = []
     for step, actions in enumerate(script):
@@ -324,8 +344,8 @@ def test_a_crash_ends_its_own_episode_and_leaves_the_others_bit_equal(mapping: s
     assert broken[-1].reward[1] == 0, "which is the never-grown twin's equal again"
 
 
-def test_a_broken_module_in_isolation_ends_no_episode_and_fails_its_gate(laboratory: Laboratory) -> None:
-    env, bare = small_env(laboratory), small_env(laboratory)
+def test_a_broken_module_in_isolation_ends_no_episode_and_fails_its_gate(experiment: Experiment) -> None:
+    env, bare = small_env(experiment), small_env(experiment)
     for each in (env, bare):
         each.reset()
     env.step(waits(3, e0=GERMINATE))
@@ -334,9 +354,9 @@ def test_a_broken_module_in_isolation_ends_no_episode_and_fails_its_gate(laborat
     for _ in range(3):
         result, untouched = env.step(waits(3)), bare.step(waits(3))
         assert not result.terminated.any()
-        [verdict] = result.transitions.verdicts.records()
-        assert (verdict.gate, verdict.passed) == ("G2", False)
-        assert "finite" in verdict.reason
+        [record] = result.transitions.gates.records()
+        assert (record.gate, record.passed) == ("G2", False)
+        assert "finite" in record.reason
         assert (result.reward == 0).all()
         assert torch.equal(env.population.hosts.values, bare.population.hosts.values)
         assert torch.equal(result.accuracy, untouched.accuracy)
@@ -344,8 +364,8 @@ def test_a_broken_module_in_isolation_ends_no_episode_and_fails_its_gate(laborat
 
 @NEEDS_FP16
 def test_steps_skipped_by_loss_scaling_are_no_crash_and_count_as_unmeasured_at_the_gate() -> None:
-    laboratory = small_laboratory("amp=fp16", "env.num_epochs=8", "env.steps_per_epoch=2")
-    env = small_env(laboratory)
+    experiment = small_experiment("amp=fp16", "env.num_epochs=8", "env.steps_per_epoch=2")
+    env = small_env(experiment)
     scales = env.population.scales
     assert scales is not None
     env.reset()
@@ -356,7 +376,7 @@ def test_steps_skipped_by_loss_scaling_are_no_crash_and_count_as_unmeasured_at_t
     assert result.skipped_steps == 4
     assert result.non_finite == 0
     assert not result.terminated.any()
-    gates = {(record.environment, record.gate): record.reason for record in result.transitions.verdicts.records()}
+    gates = {(record.environment, record.gate): record.reason for record in result.transitions.gates.records()}
     assert gates == {(0, "G2"): REASONS[Reason.GRADIENT_UNMEASURED], (1, "G2"): REASONS[Reason.PASSED]}
     assert torch.equal(result.observation.features[2, -3 * NUM_PROBES :], probes), "the last ones measured"
     for _ in range(5):
@@ -367,8 +387,8 @@ def test_steps_skipped_by_loss_scaling_are_no_crash_and_count_as_unmeasured_at_t
     )
 
 
-def test_weights_that_a_host_lacks_stay_zero_while_it_grows(laboratory: Laboratory) -> None:
-    env = small_env(laboratory, families=["starved_1", "centre_tap_all"])
+def test_weights_that_a_host_lacks_stay_zero_while_it_grows(experiment: Experiment) -> None:
+    env = small_env(experiment, families=["starved_1", "centre_tap_all"])
     play_episode(env, Eager(5))
     hosts = env.population.hosts
     assert hosts.live is not None
@@ -382,14 +402,14 @@ def test_weights_that_a_host_lacks_stay_zero_while_it_grows(laboratory: Laborato
 
 @pytest.mark.parametrize("num_slots", [1, 2, 3, 4, 5, 8])
 def test_observations_stay_in_range_for_every_number_of_slots(num_slots: int) -> None:
-    laboratory = small_laboratory(
+    experiment = small_experiment(
         "host=digits_deep",
         f"slots.num_slots={num_slots}",
         "slots.max_developing=null",
         f"slots.max_seeds={num_slots}",
         "env.num_epochs=7",
     )
-    env, chooser = small_env(laboratory, families=["starved_3", "centre_tap_1234567", "intact"]), Eager(num_slots)
+    env, chooser = small_env(experiment, families=["starved_3", "centre_tap_1234567", "intact"]), Eager(num_slots)
     table = feature_table(num_slots, PROBE_NAMES)
     low, high = (torch.tensor([getattr(feature, bound) for feature in table]) for bound in ("low", "high"))
     seen = [env.reset().features]
@@ -406,7 +426,7 @@ def test_observations_stay_in_range_for_every_number_of_slots(num_slots: int) ->
 
 def test_probes_name_the_starved_place_from_the_reset_on() -> None:
     """Two of eight channels are alive in a starved block, so three quarters are dead at its slot, and there only."""
-    env = small_env(small_laboratory("env.num_epochs=3", "instances.alive_channels=2"), families=["starved_1"])
+    env = small_env(small_experiment("env.num_epochs=3", "instances.alive_channels=2"), families=["starved_1"])
     dead = [feature.index for feature in feature_table(3, PROBE_NAMES) if feature.name.endswith("dead_channels")]
     observation = env.reset()
     for _ in range(3):
@@ -416,13 +436,13 @@ def test_probes_name_the_starved_place_from_the_reset_on() -> None:
 
 @pytest.mark.parametrize("names", [("dead_channels",), ("log_first_order_gain", "effective_rank"), PROBE_NAMES])
 def test_chosen_probes_are_the_columns_of_those_names_and_nothing_else_changes(names: tuple[str, ...]) -> None:
-    """In the order of the table, whatever the order in which they are asked for."""
-    full = small_env(small_laboratory("env.num_epochs=2"))
-    some = small_env(small_laboratory("env.num_epochs=2", f"observation.slot_probes=[{','.join(names)}]"))
+    """Columns are in the order of the table, whatever the requested order."""
+    full = small_env(small_experiment("env.num_epochs=2"))
+    some = small_env(small_experiment("env.num_epochs=2", f"observation.slot_probes=[{','.join(names)}]"))
     expected, table = feature_table(3, PROBE_NAMES), feature_table(3, names)
     index = {feature.name: feature.index for feature in expected}
     columns = [index[feature.name] for feature in table]
-    assert len(table) == 121 + 3 * len(names)
+    assert len(table) == num_features(3, len(names))
     assert columns == sorted(columns)
     for ours, theirs in [(some.reset(), full.reset()), (some.step(waits(3)), full.step(waits(3)))]:
         ours, theirs = (getattr(found, "observation", found).features for found in (ours, theirs))
@@ -430,24 +450,24 @@ def test_chosen_probes_are_the_columns_of_those_names_and_nothing_else_changes(n
 
 
 def test_probes_at_the_reset_see_the_labels_that_the_host_will_be_told() -> None:
-    env = small_env(small_laboratory("env.num_epochs=2"), families=["label_noise"])
+    env = small_env(small_experiment("env.num_epochs=2"), families=["label_noise"])
     features = env.reset().features[:, -3 * NUM_PROBES :].reshape(3, 3, NUM_PROBES)
-    train, batch = env.nursery.task.train, env.nursery.training.batch_size
-    index = env.nursery.order(env.instances, [0] * 3)[:, :batch]
-    told = torch.stack([env.nursery.data(instance).train_targets for instance in env.instances]).gather(1, index)
+    train, batch = env.loader.task.train, env.loader.training.batch_size
+    index = env.loader.order(env.instances, [0] * 3)[:, :batch]
+    told = torch.stack([env.loader.data(instance).train_targets for instance in env.instances]).gather(1, index)
     assert torch.equal(features, probe_hosts(env.population, train.inputs[index], told))
     assert not torch.equal(features, probe_hosts(env.population, train.inputs[index], train.targets[index]))
 
 
 def test_without_probes_the_layout_is_the_plain_one() -> None:
-    laboratory = small_laboratory("observation.slot_probes=[]", "env.num_epochs=2")
-    env = small_env(laboratory)
-    assert env.reset().features.shape == (3, 121)
-    assert env.step(waits(3)).observation.features.shape == (3, 121)
+    experiment = small_experiment("observation.slot_probes=[]", "env.num_epochs=2")
+    env = small_env(experiment)
+    assert env.reset().features.shape == (3, num_features(3))
+    assert env.step(waits(3)).observation.features.shape == (3, num_features(3))
 
 
-def test_reports_are_named_in_canonical_order_and_agree_with_the_population(laboratory: Laboratory) -> None:
-    env = small_env(laboratory)
+def test_reports_are_named_in_canonical_order_and_agree_with_the_population(experiment: Experiment) -> None:
+    env = small_env(experiment)
     env.reset()
     for actions in (waits(3, e0=GERMINATE), waits(3)):
         env.step(actions)
@@ -459,10 +479,10 @@ def test_reports_are_named_in_canonical_order_and_agree_with_the_population(labo
     assert report.host_params == int(env.population.num_host_parameters()[0])
 
 
-def test_test_accuracy_is_measured_only_when_asked_for(laboratory: Laboratory) -> None:
-    quiet = play_episode(small_env(laboratory), controller(laboratory, "never"))[-1].episodes
-    asked = small_env(laboratory, measure_test=True)
-    loud = play_episode(asked, controller(laboratory, "never"))[-1].episodes
+def test_test_accuracy_is_measured_only_when_asked_for(experiment: Experiment) -> None:
+    quiet = play_episode(small_env(experiment), controller(experiment, "never"))[-1].episodes
+    asked = small_env(experiment, measure_test=True)
+    loud = play_episode(asked, controller(experiment, "never"))[-1].episodes
     assert all(episode.test_accuracy is None for episode in quiet)
     assert asked.rewarder.twins is not None
     assert [episode.test_accuracy for episode in loud] == [

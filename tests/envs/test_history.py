@@ -18,7 +18,9 @@ def shown(history: HostHistory) -> dict[str, float]:
     """Base features of environment 0 by name."""
     state = SlotState.empty(history.epoch.shape[0], 1)
     budget = torch.ones(history.epoch.shape[0])
-    features, _ = observe(history, state, num_epochs=20, param_budget=budget, min_training_epochs=5)
+    features, _ = observe(
+        history, state, num_epochs=20, param_budget=budget, min_training_epochs=5, contribution_decay=0.995
+    )
     return {feature.name: features[0, feature.index].item() for feature in feature_table(1)}
 
 

@@ -21,7 +21,7 @@ from esper.envs.features import (
 from esper.envs.history import HostHistory
 from esper.envs.observations import observe
 from esper.growth import AlphaMode, SlotState, Stage
-from esper.growth.actions import Op
+from esper.growth.actions import NUM_BLUEPRINTS, Op
 from esper.population.probes import PROBE_NAMES
 
 NAN, INF = float("nan"), float("inf")
@@ -29,16 +29,23 @@ NUM_EPOCHS = 20
 BUDGET = 1000
 
 
-def look(history: HostHistory, state: SlotState, probes: Tensor | None = None) -> Tensor:
+def look(history: HostHistory, state: SlotState, probes: Tensor | None = None, rents: Tensor | None = None) -> Tensor:
     budget = torch.full((state.num_envs,), BUDGET)
     features, _ = observe(
-        history, state, num_epochs=NUM_EPOCHS, param_budget=budget, min_training_epochs=5, probes=probes
+        history,
+        state,
+        num_epochs=NUM_EPOCHS,
+        param_budget=budget,
+        min_training_epochs=5,
+        contribution_decay=0.995,
+        probes=probes,
+        rents=rents,
     )
     return features
 
 
 def named(features: Tensor, num_slots: int, probes: tuple[str, ...] = ()) -> dict[str, float]:
-    """The row of environment 0 by feature name."""
+    """Return the row of environment 0 by feature name."""
     table = feature_table(num_slots, probes)
     return {feature.name: features[0, feature.index].item() for feature in table}
 
@@ -71,14 +78,16 @@ def rich_history() -> HostHistory:
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("price", [False, True])
 @pytest.mark.parametrize("probes", [(), ("effective_rank",), PROBE_NAMES])
-def test_the_table_names_every_column_once(num_slots: int, probes: tuple[str, ...]) -> None:
-    table = feature_table(num_slots, probes)
-    assert len(table) == num_features(num_slots, len(probes)) == 31 + (30 + len(probes)) * num_slots
+def test_the_table_names_every_column_once(num_slots: int, probes: tuple[str, ...], price: bool) -> None:
+    table = feature_table(num_slots, probes, price)
+    assert len(table) == num_features(num_slots, len(probes), price)
+    assert (table[-1].name == "price") == price
     assert [feature.index for feature in table] == list(range(len(table)))
     assert len({feature.name for feature in table}) == len(table)
     assert all(-2 <= feature.low < feature.high <= 2 for feature in table)
-    assert continuous_features(num_slots, probes).tolist() == [feature.continuous for feature in table]
+    assert continuous_features(num_slots, probes, price).tolist() == [feature.continuous for feature in table]
 
 
 def test_positions_of_the_v3_layout() -> None:
@@ -110,7 +119,13 @@ def wild_state(num_envs: int, num_slots: int, draw: Callable[[], float], generat
     """Any value in any field, as far as its type and its enum allow."""
     state = SlotState.empty(num_envs, num_slots)
     shape = (num_envs, num_slots)
-    limits = {"stage": (1, 10), "alpha_mode": (0, 3), "algorithm": (0, 3), "curve": (0, 5), "blueprint": (-1, 13)}
+    limits = {
+        "stage": (1, 10),
+        "alpha_mode": (0, 3),
+        "algorithm": (0, 3),
+        "curve": (0, 5),
+        "blueprint": (-1, NUM_BLUEPRINTS),
+    }
     for name, values in state.to_dict().items():
         if values.dtype == torch.float64:
             values = torch.tensor([[draw() for _ in range(num_slots)] for _ in range(num_envs)], dtype=torch.float64)
@@ -162,7 +177,9 @@ def test_before_the_first_epoch() -> None:
 def test_features_share_nothing_with_their_sources() -> None:
     history, state = rich_history(), rich_state()
     budget = torch.tensor([BUDGET])
-    features, blueprint = observe(history, state, num_epochs=NUM_EPOCHS, param_budget=budget, min_training_epochs=5)
+    features, blueprint = observe(
+        history, state, num_epochs=NUM_EPOCHS, param_budget=budget, min_training_epochs=5, contribution_decay=0.995
+    )
     before = features.clone()
     for values in (*state.to_dict(), *history.to_dict()):
         target = getattr(state, values, None) if hasattr(state, values) else getattr(history, values)
@@ -205,7 +222,7 @@ def remember(field: str, value: float, age: int | None = None) -> Change:
 
 
 def _stage_changes() -> list[tuple[Change, set[str]]]:
-    """From BLENDING to every other stage; slot 1's time_to_target reads the dwell clock in TRAINING."""
+    """Move from BLENDING to every other stage; slot 1's time_to_target reads the dwell clock in TRAINING."""
     shares = {Stage.TRAINING: {"training_share"}, Stage.HOLDING: {"holding_share"}}
     changes: list[tuple[Change, set[str]]] = []
     for stage in Stage:
@@ -284,11 +301,20 @@ def test_a_source_moves_its_features_and_no_other(index: int) -> None:
 
 
 def test_every_feature_has_a_source() -> None:
-    """The list above covers the table (slots are alike, so slot 1 stands for all)."""
+    """The list above covers the table (slot 1 stands for all slots)."""
     moved = set().union(*(expected for _, expected in CHANGES))
     slot_names = {name.split(".")[1] for name in moved if "." in name} | {"stage_dormant"}
     assert slot_names == set(SLOT_INDEX)
     assert {name for name in moved if "." not in name} == {f.name for f in feature_table(1) if "." not in f.name}
+
+
+@pytest.mark.parametrize("probes", [None, torch.arange(16.0).view(2, 2, 4) / 9])
+def test_the_price_stands_last_by_its_logarithm(probes: Tensor | None) -> None:
+    history, state = HostHistory.empty(2), SlotState.empty(2, 2)
+    for (low, high), seen in {(1, 4): [0, 0.5], (0.25, 256): [-0.5, 2], (0, 1e9): [-2, 2]}.items():
+        features = look(history, state, probes, torch.tensor([low, high]).double())
+        assert features[:, -1].tolist() == seen
+        assert torch.equal(features[:, :-1], look(history, state, probes)), "and moves nothing else"
 
 
 def test_probes_stand_behind_the_slots_and_are_seen_for_empty_ones() -> None:
@@ -319,7 +345,9 @@ def test_values_by_hand() -> None:
 
 
 def test_unmeasured_values_look_unmeasured() -> None:
-    """Norm, flags, health, contribution and freshness 0; previous health 1; a dead gradient saturates instead."""
+    """Norm, flags, health, contribution and freshness are 0; previous health is 1; a dead gradient saturates
+    instead.
+    """
     state = SlotState.empty(1, 1)
     state.stage.fill_(Stage.TRAINING)
     row = named(look(HostHistory.empty(1), state), 1)

@@ -1,15 +1,15 @@
-"""Modules that are there from the start: ordinary parts of the network, counted and charged like any other."""
+"""Planted modules: ordinary parts of the network, counted and charged like any other."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from helpers import plain_points, small_env, small_laboratory, waits
+from helpers import plain_points, small_env, small_experiment, waits
 from torch.nn.functional import cross_entropy
 
 from esper.envs.growth import GrowthEnv
 from esper.envs.records import PlantedModule, StepResult
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.growth import Stage
 from esper.growth.actions import OP_WAIT, Blueprint
 
@@ -20,16 +20,16 @@ PLAN: dict[int, list[PlantedModule]] = {
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return small_laboratory("env.num_epochs=4", "env.steps_per_epoch=2")
+def experiment() -> Experiment:
+    return small_experiment("env.num_epochs=4", "env.steps_per_epoch=2")
 
 
 def wait_through(env: GrowthEnv) -> list[StepResult]:
     return [env.step(waits(env.num_envs)) for _ in range(env.num_epochs)]
 
 
-def test_planting_nothing_is_never_growing_bit_for_bit(laboratory: Laboratory) -> None:
-    bare, planted = small_env(laboratory), small_env(laboratory)
+def test_planting_nothing_is_never_growing_bit_for_bit(experiment: Experiment) -> None:
+    bare, planted = small_env(experiment), small_env(experiment)
     first = bare.reset()
     planted.reset()
     assert torch.equal(planted.plant({}).features, first.features)
@@ -39,8 +39,8 @@ def test_planting_nothing_is_never_growing_bit_for_bit(laboratory: Laboratory) -
         assert ours.episodes == theirs.episodes
 
 
-def test_a_planted_host_leaves_its_neighbours_bit_equal(laboratory: Laboratory) -> None:
-    bare, planted = small_env(laboratory), small_env(laboratory)
+def test_a_planted_host_leaves_its_neighbours_bit_equal(experiment: Experiment) -> None:
+    bare, planted = small_env(experiment), small_env(experiment)
     bare.reset()
     planted.reset()
     planted.plant({1: [(1, Blueprint.CONV_HEAVY)]})
@@ -49,17 +49,17 @@ def test_a_planted_host_leaves_its_neighbours_bit_equal(laboratory: Laboratory) 
         assert not torch.equal(ours.observation.features[1], theirs.observation.features[1])
 
 
-def test_a_planted_network_is_a_static_one_trained_by_torch_alone(laboratory: Laboratory) -> None:
-    env = small_env(laboratory, families=["intact"])
+def test_a_planted_network_is_a_static_one_trained_by_torch_alone(experiment: Experiment) -> None:
+    env = small_env(experiment, families=["intact"])
     env.reset()
     env.plant(PLAN)
-    training, task = env.nursery.training, env.nursery.task
+    training, task = env.loader.training, env.loader.task
     networks = [env.population.grown(number, env.state.alpha[number].tolist()) for number in range(3)]
-    assert [len(network.slots) for network in networks] == [2, 0, 1]
+    assert [len(network.attached) for network in networks] == [2, 0, 1]
     for number, network in enumerate(networks):
         optimizer = torch.optim.Adam(network.parameters(), lr=training.lr)
         for epoch in range(env.num_epochs):
-            order = env.nursery.order([env.instances[number]], [epoch])[0]
+            order = env.loader.order([env.instances[number]], [epoch])[0]
             for batch in order.chunk(training.steps_per_epoch):
                 optimizer.zero_grad()
                 cross_entropy(network(task.train.inputs[batch]), task.train.targets[batch]).backward()  # type: ignore[no-untyped-call]
@@ -73,8 +73,8 @@ def test_a_planted_network_is_a_static_one_trained_by_torch_alone(laboratory: La
             assert torch.allclose(ours[name], value, rtol=1e-5, atol=1e-5), (number, name)
 
 
-def test_returns_telescope_to_the_final_score_over_the_twin_minus_rent(laboratory: Laboratory) -> None:
-    env = small_env(laboratory, rent_weight=3.0)
+def test_returns_telescope_to_the_final_score_over_the_twin_minus_rent(experiment: Experiment) -> None:
+    env = small_env(experiment, rent_weight=3.0)
     env.reset()
     env.plant(PLAN)
     results = wait_through(env)
@@ -82,9 +82,9 @@ def test_returns_telescope_to_the_final_score_over_the_twin_minus_rent(laborator
     assert env.rewarder.twins is not None
     for number, episode in enumerate(episodes):
         network = env.population.grown(number, env.state.alpha[number].tolist()).double()
-        added = sum(parameter.numel() for module in network.slots.values() for parameter in module.parameters())
-        weights = env.nursery.data(env.instances[number]).val_weight
-        score = plain_points(network, env.nursery.task.val, weights)
+        added = sum(parameter.numel() for module in network.attached.values() for parameter in module.parameters())
+        weights = env.loader.data(env.instances[number]).val_weight
+        score = plain_points(network, env.loader.task.val, weights)
         twin = float(env.rewarder.twins[env.instances[number]].points[-1])
         rent = 3.0 * added / int(env.population.num_host_parameters()[number])
         paid = sum(float(sum(result.components.values())[number]) for result in results)  # type: ignore[index]
@@ -94,9 +94,9 @@ def test_returns_telescope_to_the_final_score_over_the_twin_minus_rent(laborator
     assert episodes[1].episode_return == 0
 
 
-def test_planted_modules_are_part_of_the_host(laboratory: Laboratory) -> None:
+def test_planted_modules_are_part_of_the_host(experiment: Experiment) -> None:
     """More of them than ``slots.max_seeds`` allows a controller to keep: nothing is left to decide about them."""
-    env = small_env(laboratory, measure_test=True)
+    env = small_env(experiment, measure_test=True)
     assert env.rules.max_seeds == 1
     env.reset()
     observation = env.plant(PLAN)
@@ -115,25 +115,25 @@ def test_planted_modules_are_part_of_the_host(laboratory: Laboratory) -> None:
         == [episode.num_germinated for episode in episodes]
         == [2, 0, 1]
     )
-    host, module = laboratory.costs.host, laboratory.costs.module
+    host, module = experiment.costs.host, experiment.costs.module
     added = int(module[0, Blueprint.CONV_LIGHT] + module[2, Blueprint.DEPTHWISE])
     assert [episode.relative_flops for episode in episodes] == pytest.approx([(host + added) / host, 1, 1])
     assert env.reset().features.isfinite().all()
     assert (env.state.stage == Stage.DORMANT).all()
 
 
-def test_planting_the_same_is_the_same_and_births_follow_the_instance(laboratory: Laboratory) -> None:
+def test_planting_the_same_is_the_same_and_births_follow_the_instance(experiment: Experiment) -> None:
     values = []
     for _ in range(2):
-        env = small_env(laboratory)
+        env = small_env(experiment)
         env.reset()
         env.plant(PLAN)
         values.append(env.population.modules[0, Blueprint.CONV_LIGHT].values.detach().clone())
     assert torch.equal(*values)
 
 
-def test_a_blueprint_that_does_not_fit_is_refused(laboratory: Laboratory) -> None:
-    env = small_env(laboratory)
+def test_a_blueprint_that_does_not_fit_is_refused(experiment: Experiment) -> None:
+    env = small_env(experiment)
     env.reset()
     with pytest.raises(ValueError, match=r"blueprint lora does not fit slot r0c1"):
         env.plant({0: [(1, Blueprint.LORA)]})

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import action, small_env, small_laboratory
+from helpers import action, small_env, small_experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reward_episodes import CHANCE, NAN, PENALTY, Episode, points
@@ -24,7 +24,7 @@ from esper.envs.instances import InstancePool
 from esper.envs.records import EnvView
 from esper.envs.rewarder import Rewarder
 from esper.envs.rewards import REWARDS, Potential
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.growth import Stage
 from esper.growth.actions import AlphaSpeed, AlphaTarget, Op
 
@@ -35,7 +35,7 @@ FAMILIES = tuple(REWARDS)
 
 EPOCHS = 12
 Script = Callable[[EnvView, int], Tensor]
-"""What there is to see, and the row whose action is wanted."""
+"""Function from the view to the row of the desired action."""
 WAIT = action(Op.WAIT)
 
 
@@ -75,7 +75,7 @@ def churn(stage: Stage) -> Script:
 
 
 def incubate(view: EnvView, row: int) -> Tensor:
-    """A module that stays in TRAINING for ever."""
+    """Keep a module in TRAINING until the end."""
     if view.state.stage[row, STARVED] == Stage.TRAINING:
         return action(Op.EXTEND, slot=STARVED)
     return grow(STARVED, USEFUL)(view, row)
@@ -106,7 +106,7 @@ CRASHES = {"crash": 8, "crash_at_once": 0, "crash_at_the_end": EPOCHS - 1}
 
 
 def sabotage(env: GrowthEnv, rows: Mapping[str, int], epoch: int) -> None:
-    """What no action can do by itself: break a host, and end a lucky module's luck."""
+    """Break a host or spoil a lucky module, which no action could do."""
     for name, when in CRASHES.items():
         if epoch == when:
             env.population.hosts.values.detach()[rows[name], 3] = torch.nan
@@ -192,8 +192,8 @@ def play(
     return played
 
 
-def laboratory(epochs: int, steps: int, samples: int) -> Laboratory:
-    return small_laboratory(
+def experiment(epochs: int, steps: int, samples: int) -> Experiment:
+    return small_experiment(
         f"env.num_epochs={epochs}",
         f"env.steps_per_epoch={steps}",
         "task.batch_size=32",
@@ -205,7 +205,7 @@ def laboratory(epochs: int, steps: int, samples: int) -> Laboratory:
 @cache
 def starved() -> tuple[dict[Reward, dict[str, Played]], float]:
     """All scripts on one and the same host, starved in its second block, and how many points its twin gains."""
-    env = small_env(laboratory(EPOCHS, 4, 64), num_envs=len(SCRIPTS), families=["starved_1"])
+    env = small_env(experiment(EPOCHS, 4, 64), num_envs=len(SCRIPTS), families=["starved_1"])
     env.pool = InstancePool(env.pool.instances[:1])
     rows = {name: row for row, name in enumerate(SCRIPTS)}
     found = play(env, list(SCRIPTS.values()), lambda env, epoch: sabotage(env, rows, epoch))
@@ -218,7 +218,7 @@ def starved() -> tuple[dict[Reward, dict[str, Played]], float]:
 @cache
 def needless() -> tuple[dict[Reward, list[Played]], float]:
     """A dear module on intact hosts, which do about as well without; and how many points their twins gain."""
-    env = small_env(laboratory(14, 8, 128), num_envs=4, families=["intact"], rent_weight=12.0)
+    env = small_env(experiment(14, 8, 128), num_envs=4, families=["intact"], rent_weight=12.0)
     found = play(env, [grow(2, BOTTLENECK)] * env.num_envs)
     assert env.rewarder.twins is not None
     gains = [
@@ -239,7 +239,7 @@ every_reward = pytest.mark.parametrize("reward", REWARDS_PAID, ids=lambda reward
 
 @every_reward
 def test_an_honest_controller_is_paid(reward: Reward) -> None:
-    """Or earning less than it would mean nothing."""
+    """Otherwise earning less than it would mean nothing."""
     assert starved()[0][reward]["honest"].paid > 3
 
 
@@ -323,7 +323,7 @@ def test_half_alpha_pays_the_same_rent(reward: Reward) -> None:
 
 @every_reward
 def test_late_germination_earns_no_stage_bonus(reward: Reward) -> None:
-    """What is lent for getting to TRAINING is taken back in the last epoch, and BLENDING after it earns nothing."""
+    """The bonus for reaching TRAINING is taken back in the last epoch, and BLENDING after it earns nothing."""
     late = starved()[0][reward]["late"]
     shaping = reward[1]
     assert late.paid == 0

@@ -1,4 +1,4 @@
-"""Rewards: an episode pays what it ends with, and nothing on the way can be farmed."""
+"""Rewards: an episode earns its final value, and no reward can be collected along the way."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from esper.envs.rewards import (
     loss_reward,
     loss_score,
     paired_reward,
-    probability_score,
+    points_score,
     rent,
-    reward_family,
     total,
 )
 from esper.growth import SlotState, Stage
+from esper.population import Scores
+from esper.runtime.options import Rent
 
 
 @pytest.mark.parametrize("family", REWARDS)
@@ -63,7 +64,7 @@ def test_rewards_by_hand() -> None:
 
 
 def test_contribution_by_hand() -> None:
-    """As above with all off at 3, 3 and 4 instead of a twin: worth 10 - 4 - 0.5 = 5.5."""
+    """The example above with all modules off scoring 3, 3 and 4 instead of a twin: 10 - 4 - 0.5 = 5.5."""
     episode = Episode(
         scores=[5, 9, 99], twins=[NAN] * 3, offs=[3, 3, 4], rents=[1, 1, 99], final_score=10, final_rent=0.5
     )
@@ -164,11 +165,9 @@ def test_a_module_without_influence_pays_no_rent_and_a_fossilized_one_always_doe
 
 def test_rent_by_hand() -> None:
     added, host = torch.tensor([0, 300, 600]), torch.tensor([300, 300, 300])
-    assert rent(added, host, 3.0, "linear").tolist() == [0, 3, 6]
+    assert rent(added, host, 3.0, Rent.linear).tolist() == [0, 3, 6]
     expected = [0, 3 * 0.6931471805599453, 3 * 1.0986122886681098]
-    assert rent(added, host, 3.0, "log").tolist() == pytest.approx(expected)
-    with pytest.raises(ValueError, match="rent 'cubic' is unknown; choose one of linear, log"):
-        rent(added, host, 3.0, "cubic")
+    assert rent(added, host, 3.0, Rent.log).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("stage", Stage)
@@ -185,22 +184,22 @@ def test_the_furthest_stage_counts_what_stands_in_the_host(stage: Stage) -> None
 
 
 def test_scores_by_hand() -> None:
-    half, loss, guess = torch.tensor([0.5]), torch.tensor([1.5]), torch.tensor([2.0])
-    assert probability_score(half, loss, guess).tolist() == [50.0]
-    assert loss_score(half, loss, guess).tolist() == [-75.0]
-    assert loss_score(half, guess, guess).tolist() == [-100.0]
-    assert loss_score(half, torch.tensor([1e38]), guess).tolist() == [-100.0 * MAX_LOSS], "diverged is diverged"
-    assert loss_score(half, torch.tensor([NAN]), guess).isnan()
+    def scores(loss: float) -> Scores:
+        return Scores(points=torch.tensor([50.0]), loss=torch.tensor([loss]), accuracy=torch.tensor([0.5]))
+
+    guess = scores(2.0)
+    assert points_score(scores(1.5), guess).tolist() == [50.0]
+    assert loss_score(scores(1.5), guess).tolist() == [-75.0]
+    assert loss_score(guess, guess).tolist() == [-100.0]
+    assert loss_score(scores(1e38), guess).tolist() == [-100.0 * MAX_LOSS], "diverged is diverged"
+    assert loss_score(scores(NAN), guess).isnan()
 
 
 def test_the_registry_knows_its_families() -> None:
     assert {name: (family.score, family.step, family.reads_off) for name, family in REWARDS.items()} == {
-        "paired": (probability_score, paired_reward, False),
+        "paired": (points_score, paired_reward, False),
         "loss": (loss_score, loss_reward, False),
-        "contribution": (probability_score, contribution_reward, True),
+        "contribution": (points_score, contribution_reward, True),
     }
-    assert reward_family("loss") is REWARDS["loss"]
-    with pytest.raises(
-        ValueError, match="reward family 'lottery' is unknown; choose one of paired, loss, contribution"
-    ):
-        reward_family("lottery")
+    with pytest.raises(ValueError, match="reward family: unknown 'lottery'; choose from paired, loss, contribution"):
+        REWARDS.find("lottery")

@@ -1,4 +1,4 @@
-"""``python -m esper.evaluate``: refuses what it cannot judge, and leaves numbers that agree with one another."""
+"""``python -m esper.evaluate``: refuses impossible requests, and writes consistent numbers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import CommandLine
 from helpers import SMALL
 from processes import run
 
 from esper.config import compose, to_plain
 from esper.config.evaluate import EvaluateConfig
-from esper.config.root import Console
-from esper.config.wandb import WandbConfig, WandbMode
+from esper.config.root import EvaluationSplit
+from esper.config.wandb import WandbConfig
 from esper.evaluate import main
-from esper.evaluation.run import check, evaluate
-from esper.experiment.build import build_laboratory
+from esper.evaluation.run import Trained, check, evaluate, experiment_config
+from esper.experiment.build import build_experiment
 from esper.experiment.checkpoint import save_checkpoint
+from esper.runtime.options import Greedy, WandbMode
 from esper.runtime.preemption import Preempted
 from esper.runtime.run_folder import RunState
+from esper.runtime.terminal import ConsoleMode
+from tests.warm import WarmPython
 
 CONTROLLERS = ["never", "learned", "schedule_best", "random", "static_final"]
 WORDS = (*SMALL, "env.num_epochs=8", "instances.num_train=7")
@@ -32,27 +36,28 @@ SHRUNK = (
     *("task=synthetic_text", "+debug=fast", "env.mapping=matmul", "env.num_epochs=8", "env.steps_per_epoch=1"),
     *("slots.min_training_epochs=1", "slots.min_cull_age=1", "instances.num_train=7", "telemetry.console=off"),
 )
-"""A preset of text in as little time."""
+
+"""A preset of text, shortened as much."""
 
 
 def checkpoint(folder: Path, *overrides: str, words: Sequence[str] = WORDS) -> str:
-    """A run folder with a policy that has learned nothing."""
-    laboratory = build_laboratory(compose(*words, *overrides))
-    policy, normaliser = laboratory.policy()
+    """Make a run folder with an untrained policy."""
+    experiment = build_experiment(compose(*words, *overrides))
+    policy, normaliser = experiment.policy()
     (folder / "checkpoints").mkdir(parents=True)
     save_checkpoint(
         folder / "checkpoints" / "last.pt",
         policy=policy,
         normaliser=normaliser,
         iteration=3,
-        config=to_plain(laboratory.config),
+        config=to_plain(experiment.config),
     )
     return str(folder)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Run folders of two run seeds."""
+    """Make run folders of two run seeds."""
     folder = tmp_path_factory.mktemp("runs")
     return [checkpoint(folder / f"seed{seed}", f"seed={seed}") for seed in (0, 1)]
 
@@ -60,7 +65,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def config(runs: list[str]) -> EvaluateConfig:
     return EvaluateConfig(
-        checkpoint=runs, controllers=CONTROLLERS, num_hosts=7, tuning_epochs=160, draws=200, console=Console.off
+        checkpoint=runs, controllers=CONTROLLERS, num_hosts=7, tuning_epochs=160, draws=200, console=ConsoleMode.off
     )
 
 
@@ -92,7 +97,14 @@ def table(folder: Path) -> list[dict[str, str]]:
         ({"controllers": ["never", "static_final"]}, "'static_final' trains what 'learned' ended with: name both"),
         (
             {"controllers": ["schedule_per_family"], "families": {"narrow_4": 1.0}},
-            "has no plan for hosts of family narrow_4",
+            "has no plan for hosts of family narrow_4, which training instances do not have: leave it out",
+        ),
+        (
+            {
+                "controllers": ["never", "schedule_per_family"],
+                "families": {f"narrow_{width}": 1.0 for width in (2, 4, 6, 7)},
+            },
+            "narrow_2, narrow_4, narrow_6 and 1 more, which training instances do not have: controllers=[never] leaves",
         ),
         ({"families": {"starved_9": 1.0}}, "names block 9; the host has blocks 0 to 2"),
         ({"tuning": "nowhere.json"}, "tuning: cannot read nowhere.json (No such file or directory)"),
@@ -117,7 +129,7 @@ def test_a_foreign_tuning_is_refused_by_name(config: EvaluateConfig, tmp_path: P
 
 
 def test_a_tuning_of_another_experiment_is_refused(config: EvaluateConfig, finished: Path, tmp_path: Path) -> None:
-    """What may differ is what training does not depend on: the held-out instances, and how hosts are mapped."""
+    """Only keys that training does not depend on may differ: held-out instances, and the mapping."""
     tuning = str(finished / "tuning.json")
     same = checkpoint(tmp_path / "same", "env.mapping=loop", "instances.num_held_out=40", "ppo.lr=0.1")
     check(replace(config, tuning=tuning, checkpoint=[*config.checkpoints, same]))
@@ -135,7 +147,7 @@ def test_run_seeds_of_different_experiments_are_not_mixed(runs: list[str], tmp_p
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no value for checkpoint: say checkpoint=<value>"),
+        ([], "no value for checkpoint: use checkpoint=<value>"),
         (["checkpoint=nowhere"], "no checkpoint at nowhere"),
         (["checkpoint=nowhere", "num_hosts=1"], "num_hosts must be at least 2, got 1"),
         (["checkpoint=nowhere", "num_host=3"], "unknown key 'num_host' (did you mean 'num_hosts'?)"),
@@ -230,8 +242,8 @@ def test_a_tuning_is_kept_and_gives_the_same_controls_again(
 
 
 def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: EvaluateConfig, tmp_path: Path) -> None:
-    """Whether controls are tuned together or one evaluation after the other, they come out the same."""
-    names, config = ["static_best", "schedule_best", "static_full"], replace(config, num_hosts=2, tuning_epochs=80)
+    """Controls tuned together or in successive evaluations get equal parameters."""
+    names, config = ["static_best", "schedule_best", "static_full"], replace(config, num_hosts=2, tuning_epochs=48)
     evaluate(replace(config, controllers=names), tmp_path / "together")
     parts = []
     for name in names[:2]:
@@ -241,11 +253,11 @@ def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: E
     check(both)
     evaluate(both, tmp_path / "both")
     assert read(tmp_path / "together/tuning.json") == read(tmp_path / "both/tuning.json")
-    with pytest.raises(ValueError, match=r"static_full would be tuned within 40 .* had 80: set tuning_epochs=80"):
-        check(replace(both, tuning_epochs=40))
-    record = read(Path(parts[1])) | {"budget": 40}
+    with pytest.raises(ValueError, match=r"static_full would be tuned within 24 .* had 48: set tuning_epochs=48"):
+        check(replace(both, tuning_epochs=24))
+    record = read(Path(parts[1])) | {"budget": 24}
     Path(parts[1]).write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=r"schedule_best/tuning\.json: its controls had 40 environment epochs each"):
+    with pytest.raises(ValueError, match=r"schedule_best/tuning\.json: its controls had 24 environment epochs each"):
         check(both)
 
 
@@ -256,15 +268,15 @@ def test_an_evaluation_that_is_stopped_says_what_it_has_tuned(
         raise Preempted(15)
 
     monkeypatch.setattr("esper.evaluation.run._play", stop)
-    seen = replace(config, controllers=["schedule_best"], console=Console.plain)
+    seen = replace(config, controllers=["schedule_best"], console=ConsoleMode.plain)
     with pytest.raises(Preempted):
         evaluate(seen, tmp_path)
     said = capsys.readouterr().out.splitlines()
     kept = tmp_path / "tuning.json"
-    assert said[-1] == f"SIGTERM: stopped; the same command evaluates anew; tuning={kept} keeps what was tuned"
+    assert said[-1] == f"SIGTERM: stopped; the same command repeats the evaluation; tuning={kept} keeps what was tuned"
     with pytest.raises(Preempted):
         evaluate(replace(seen, controllers=["never"]), tmp_path / "untuned")
-    assert capsys.readouterr().out.splitlines()[-1] == "SIGTERM: stopped; the same command evaluates anew"
+    assert capsys.readouterr().out.splitlines()[-1] == "SIGTERM: stopped; the same command repeats the evaluation"
 
 
 def test_a_run_of_training_is_the_budget_of_tuning(config: EvaluateConfig, tmp_path: Path) -> None:
@@ -287,7 +299,7 @@ def test_of_text_bits_per_byte_stand_beside_accuracy(
         checkpoint(tmp_path / f"seed{seed}", "+preset=textbook", *SHRUNK, f"seed={seed}", words=()) for seed in (0, 1)
     ]
     names = ["random", "learned", "never"]
-    evaluate(replace(config, checkpoint=text, controllers=names, sampled=False, console=Console.plain), tmp_path)
+    evaluate(replace(config, checkpoint=text, controllers=names, sampled=False, console=ConsoleMode.plain), tmp_path)
     rows = {row["name"]: row for row in read(tmp_path / "result.json")["controllers"]}
     bits = {
         (line["controller"], int(line["run"]), int(line["instance"])): float(line["test_bits"])
@@ -317,7 +329,10 @@ def test_of_images_no_file_speaks_of_bits(finished: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_judge_the_same_hosts(config: EvaluateConfig, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("evaluation")
+def test_two_ranks_judge_the_same_hosts(
+    config: EvaluateConfig, finished: Path, tmp_path: Path, warm_python: WarmPython
+) -> None:
     words = [
         f"checkpoint=[{','.join(config.checkpoints)}]",
         f"controllers=[{','.join(CONTROLLERS)}]",
@@ -328,7 +343,7 @@ def test_two_ranks_judge_the_same_hosts(config: EvaluateConfig, finished: Path, 
         "devices=[cpu,cpu]",
         f"hydra.run.dir={tmp_path / 'pair'}",
     ]
-    done = run([sys.executable, "-m", "esper.evaluate", *words])
+    done = run([warm_python.executable, "-m", "esper.evaluate", *words])
     assert done.returncode == 0, done.stderr
     assert "learned − it" in done.stdout
     keys = [
@@ -346,37 +361,46 @@ CHANGES: dict[str, dict[str, Any]] = {
     "checkpoint": {},  # one of the two runs
     "controllers": {"controllers": ["learned", "random"]},
     "num_hosts": {"num_hosts": 4},
+    "split": {"split": EvaluationSplit.validation},
     "families": {"families": {"starved_0": 1.0}},
     "sampled": {"sampled": False},
+    "greedy": {"greedy": Greedy.hazard},
     "tuning": {},  # what the first evaluation found
     "tuning_epochs": {"tuning_epochs": 40},
     "draws": {"draws": 40},
     "seed": {"seed": 1},
     "num_threads": {"num_threads": 2},
-    "console": {"console": Console.plain},
+    "console": {"console": ConsoleMode.plain},
     "wandb": {"wandb": WandbConfig(mode=WandbMode.offline)},
 }
 
 FIELDS_ELSEWHERE = {
+    "plugins": "tests/evaluation/test_evaluation_plugins.py",
     "devices": "test_two_ranks_judge_the_same_hosts",
     "name": "test_an_evaluation_is_named_by_its_entry_point_and_seed",
 }
 """Fields that need more than another value, and where they are tested."""
 
 
+def test_an_evaluation_is_mirrored_as_it_asks_whatever_logged_the_run() -> None:
+    run = Trained(path=Path(), config=compose("telemetry.loggers=[csv,wandb]"), env_epochs=1, record={})
+    own = experiment_config(EvaluateConfig(checkpoint="run"), [run])
+    assert (own.telemetry.loggers, own.wandb.mode) == ([], WandbMode.disabled)
+
+
 def test_every_field_is_changed_here_or_tested_elsewhere() -> None:
     assert set(CHANGES) | set(FIELDS_ELSEWHERE) == {item.name for item in fields(EvaluateConfig)}
 
 
-def test_an_evaluation_is_named_by_its_entry_point_and_seed() -> None:
-    words = [sys.executable, "-m", "esper.evaluate", "--cfg", "job", "--resolve", "checkpoint=nowhere"]
-    own, given = (run([*words, *more], check=True).stdout for more in (["seed=7"], ["name=mine"]))
-    assert "name: evaluate-seed7-" in own
-    assert "name: mine" in given
+def test_an_evaluation_is_named_by_its_entry_point_and_seed(esper: CommandLine) -> None:
+    esper.evaluate("--cfg", "job", "--resolve", "seed=7")
+    assert "name: evaluate-seed7-" in esper.out
+    esper.evaluate("--cfg", "job", "--resolve", "name=mine")
+    assert "name: mine" in esper.out
 
 
 def traces(config: EvaluateConfig, folder: Path, printed: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """All that an evaluation leaves and shows, but its configuration and times."""
+    """Return all files and output of an evaluation, except its configuration and times."""
     threads = torch.get_num_threads()
     try:
         evaluate(config, folder)
@@ -405,6 +429,7 @@ _before: dict[str, Any] = {}
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("evaluation")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of W&B's own
 @pytest.mark.parametrize("field", CHANGES)
 def test_changing_a_field_changes_what_an_evaluation_leaves(
@@ -428,9 +453,10 @@ def test_changing_a_field_changes_what_an_evaluation_leaves(
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("evaluation")
 def test_the_same_evaluation_leaves_the_same(
     brief: EvaluateConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else the test above could not fail."""
+    """Otherwise the test above could not fail."""
     first, second = (traces(brief, tmp_path / name, capsys) for name in ("first", "second"))
     assert first == second

@@ -1,4 +1,4 @@
-"""What ``esper.evaluate`` says of a request that it cannot meet: before anything starts, and in its own keys."""
+"""Refusals of impossible evaluations: before anything starts, and in the evaluation's own keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from helpers import SMALL
 
 from esper.config import compose, to_plain
 from esper.config.evaluate import EvaluateConfig
-from esper.evaluation.run import OWN_KEYS, check
-from esper.experiment.build import build_laboratory
+from esper.evaluation.run import OWN_KEYS, check, experiment_config, read_trained
+from esper.experiment.build import build_experiment
 from esper.experiment.checkpoint import save_checkpoint
+from esper.runtime.options import Greedy
 
 NUM_EPOCHS = 10
 CONTROLLERS = ["learned", "never", "heuristic", "schedule_best"]
@@ -21,11 +22,11 @@ CONTROLLERS = ["learned", "never", "heuristic", "schedule_best"]
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> EvaluateConfig:
-    """An evaluation of a policy that has learned nothing, of a run that began from a checkpoint that is gone."""
+    """Make an evaluation of an untrained policy, of a run whose starting checkpoint is gone."""
     folder = tmp_path_factory.mktemp("run")
-    laboratory = build_laboratory(compose(*SMALL, "env.num_epochs=10", "instances.num_train=7"))
-    policy, normaliser = laboratory.policy()
-    plain = to_plain(laboratory.config)
+    experiment = build_experiment(compose(*SMALL, "env.num_epochs=10", "instances.num_train=7"))
+    policy, normaliser = experiment.policy()
+    plain = to_plain(experiment.config)
     plain["checkpoint"]["path"] = str(folder / "gone.pt")
     save_checkpoint(folder / "last.pt", policy=policy, normaliser=normaliser, iteration=3, config=plain)
     return EvaluateConfig(checkpoint=str(folder / "last.pt"), controllers=CONTROLLERS, num_hosts=7)
@@ -49,6 +50,12 @@ def test_whole_numbers_are_accepted_or_refused_by_key_and_value(config: Evaluate
         return
     with pytest.raises(ValueError, match=rf"^{key} must be [^\n]*, got {value}\b[^\n]*$"):
         check(replace(config, **{key: value}))
+
+
+@pytest.mark.parametrize("greedy", [None, *Greedy])
+def test_the_greedy_rule_is_the_runs_unless_another_is_chosen(config: EvaluateConfig, greedy: Greedy | None) -> None:
+    chosen = replace(config, greedy=greedy)
+    assert experiment_config(chosen, read_trained(chosen)).evaluation.greedy is (greedy or Greedy.mode)
 
 
 @pytest.mark.parametrize("budget", [1, NUM_EPOCHS - 1])

@@ -1,4 +1,6 @@
-"""Successive halving on worlds whose truth is known: it finds the best, pays what it says, never more than it may."""
+"""Successive halving on worlds with a known truth: it finds the best, spends what it reports, and stays within the
+budget.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controllers side by side: the same held-out hosts for all, nothing that learns, and honest means."""
+"""Controllers compared on the same held-out hosts, with a frozen policy and correct means."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import Eager, controller, small_env, small_laboratory, some_tuning
+from helpers import Eager, controller, small_env, small_experiment, some_tuning
 
 from esper.controllers import CONTROLLERS as CONTROLLERS_BY_NAME
 from esper.controllers import Controller, PlannedGermination
 from esper.envs.records import EnvView
 from esper.envs.twins import TwinCache
-from esper.evaluation.play import NeverGrewError, Outcome, compare, paired_difference, play, require_growth
-from esper.evaluation.results import Judge, Standing
-from esper.experiment.build import Laboratory
+from esper.evaluation.play import NeverGrewError, Outcome, compare, play, require_growth
+from esper.evaluation.results import Bootstrap, ControllerResult, result_rows
+from esper.experiment.build import Experiment
 from esper.growth.actions import OP_WAIT, Blueprint, Op
 from esper.policy.normaliser import moments
 from esper.telemetry.counters import OpCounts
@@ -24,49 +24,49 @@ CONTROLLERS = ("learned", "heuristic", "schedule", "random", "never")
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return small_laboratory(
+def experiment() -> Experiment:
+    return small_experiment(
         "env.num_epochs=8", "evaluation.num_hosts=3", f"evaluation.controllers=[{','.join(CONTROLLERS)}]"
     )
 
 
 @pytest.fixture(scope="module")
-def twins(laboratory: Laboratory) -> TwinCache:
-    return TwinCache(laboratory.nursery, lambda: laboratory.population(3))
+def twins(experiment: Experiment) -> TwinCache:
+    return TwinCache(experiment.loader, lambda: experiment.population(3))
 
 
 @pytest.fixture(scope="module")
-def outcomes(laboratory: Laboratory, twins: TwinCache) -> dict[str, Outcome]:
-    """All controllers, and a check that the policy and its normaliser are what they were."""
-    policy, normaliser = laboratory.policy()
+def outcomes(experiment: Experiment, twins: TwinCache) -> dict[str, Outcome]:
+    """Play all controllers, and check that policy and normaliser are unchanged."""
+    policy, normaliser = experiment.policy()
     normaliser.merge(moments(torch.randn(20, policy.num_features, generator=torch.Generator().manual_seed(0))))
     before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (policy, normaliser)]
-    found = compare(laboratory, policy, normaliser, twins, lambda name, done, total: None)
+    found = compare(experiment, policy, normaliser, twins, lambda name, done, total: None)
     for part, old in zip((policy, normaliser), before, strict=True):
         assert all(torch.equal(value, old[name]) for name, value in part.state_dict().items()), "evaluation is frozen"
     assert tuple(outcome.name for outcome in found) == CONTROLLERS
     return {outcome.name: outcome for outcome in found}
 
 
-def test_all_controllers_meet_the_same_held_out_hosts(laboratory: Laboratory, outcomes: dict[str, Outcome]) -> None:
+def test_all_controllers_meet_the_same_held_out_hosts(experiment: Experiment, outcomes: dict[str, Outcome]) -> None:
     instances = [episode.instance for episode in outcomes["never"].episodes]
     assert sorted(instance.index for instance in instances) == [0, 1, 2], "each once"
     assert {instance.split for instance in instances} == {"held_out"}
     for outcome in outcomes.values():
         assert [episode.instance for episode in outcome.episodes] == instances
         assert [episode.environment for episode in outcome.episodes] == [0, 1, 2]
-    trained_on = {instance.host_seed for instance in laboratory.pool("train", 4)}
+    trained_on = {instance.host_seed for instance in experiment.pool("train", 4)}
     assert not trained_on & {instance.host_seed for instance in instances}
 
 
 def test_held_out_hosts_may_be_of_a_family_that_is_never_trained_on() -> None:
-    laboratory = small_laboratory(
+    experiment = small_experiment(
         "instances.families.starved_1=0",
         "+instances.held_out_families={starved_1:1,narrow_4:1}",
         "instances.num_train=12",
         "instances.num_held_out=6",
     )
-    train, held_out = laboratory.pool("train", 12), laboratory.pool("held_out", 6)
+    train, held_out = experiment.pool("train", 12), experiment.pool("held_out", 6)
     assert {instance.family for instance in held_out} == {"starved_1", "narrow_4"}
     assert not {instance.family for instance in train} & {instance.family for instance in held_out}
     seeds = [{seed for x in pool for seed in (x.host_seed, x.order_seed)} for pool in (train, held_out)]
@@ -75,28 +75,27 @@ def test_held_out_hosts_may_be_of_a_family_that_is_never_trained_on() -> None:
 
 def test_hosts_that_diverge_by_themselves_leave_every_table_and_interval_finite() -> None:
     names = ("heuristic", "random", "never", "static_full")
-    laboratory = small_laboratory(
+    experiment = small_experiment(
         f"+instances.held_out_families={{intact:1,lr_times_1{'0' * 30}:1}}",
         "env.num_epochs=4",
         "evaluation.num_hosts=4",
         f"evaluation.controllers=[{','.join(names)}]",
     )
-    twins = TwinCache(laboratory.nursery, lambda: laboratory.population(4))
-    tuning = some_tuning(laboratory.slot_ids)
-    found = compare(laboratory, *laboratory.policy(), twins, lambda name, done, total: None, tuning)
-    standings = {outcome.name: Standing(name=outcome.name, outcomes=(outcome,)) for outcome in found}
-    for outcome in found:
+    twins = TwinCache(experiment.loader, lambda: experiment.population(4))
+    tuning = some_tuning(experiment.slot_ids)
+    found = compare(experiment, *experiment.policy(), twins, lambda name, done, total: None, tuning)
+    results = [ControllerResult(name=outcome.name, outcomes=(outcome,)) for outcome in found]
+    rows = result_rows(results, Bootstrap(strata=results[0].families(), draws=40, seed=0))
+    for outcome, result, row in zip(found, results, rows, strict=True):
         assert sum(episode.crashed for episode in outcome.episodes) == 2
         assert outcome.returns().isfinite().all()
-        standings[outcome.name].check_finite()
-        judge = Judge(strata=standings["never"].families(), draws=40, seed=0)
-        row = judge.row(standings[outcome.name], standings["heuristic"], standings["never"])
+        result.check_finite()
         assert all(math.isfinite(number) for number in (*row.episode_return, *row.val_accuracy, *row.test_accuracy))
-    assert (standings["never"].returns() == 0).all()
+    assert (results[names.index("never")].returns() == 0).all()
 
 
-def test_without_families_of_their_own_held_out_hosts_are_mixed_as_those_of_training(laboratory: Laboratory) -> None:
-    pools = [laboratory.pool(split, 4) for split in ("train", "held_out")]
+def test_without_families_of_their_own_held_out_hosts_are_mixed_as_those_of_training(experiment: Experiment) -> None:
+    pools = [experiment.pool(split, 4) for split in ("train", "held_out")]
     assert [x.family for x in pools[0]] == [x.family for x in pools[1]]
 
 
@@ -109,11 +108,9 @@ def test_never_is_the_twin_and_returns_exactly_zero(outcomes: dict[str, Outcome]
     assert [episode.test_accuracy for episode in never.episodes] == [
         twins[episode.instance].test_accuracy for episode in never.episodes
     ]
-    summary = never.summary()
-    assert summary.wait_share is not None
-    assert summary.wait_share.mean == 1
-    assert summary.added_parameters is not None
-    assert summary.added_parameters.mean == 0
+    [row] = result_rows([ControllerResult(name="never", outcomes=(never,))])
+    assert row.wait_share == (1, None)
+    assert row.added_parameters == (0, 0)
 
 
 def test_the_schedule_keeps_a_module_that_is_charged_for(outcomes: dict[str, Outcome]) -> None:
@@ -127,7 +124,9 @@ def test_the_schedule_keeps_a_module_that_is_charged_for(outcomes: dict[str, Out
 
 def test_summaries_are_means_and_standard_errors_over_hosts(outcomes: dict[str, Outcome]) -> None:
     outcome = outcomes["schedule"]
-    summary = outcome.summary()
+    rival = replace(outcomes["random"], name="learned")
+    results = [ControllerResult(name=found.name, outcomes=(found,)) for found in (outcome, rival)]
+    summary, _ = result_rows(results)
     returns = outcome.returns()
     assert summary.num_hosts == 3
     assert summary.episode_return is not None
@@ -136,9 +135,9 @@ def test_summaries_are_means_and_standard_errors_over_hosts(outcomes: dict[str, 
     assert summary.wait_share is not None
     chosen = outcome.ops.chosen
     assert summary.wait_share.mean == pytest.approx(int(chosen[OP_WAIT]) / int(chosen.sum()))
-    difference = paired_difference(outcome, outcomes["random"])
+    difference = summary.return_difference
     assert difference is not None
-    apart = returns - outcomes["random"].returns()
+    apart = rival.returns() - returns
     assert difference.mean == pytest.approx(float(apart.mean()))
     assert difference.sem == pytest.approx(float(apart.std() / 3**0.5)), "of the differences, host by host"
 
@@ -157,8 +156,8 @@ class Breaking(Eager):
         return super().act(view)
 
 
-def test_a_crash_is_counted_once_and_as_the_crash_it_was(laboratory: Laboratory) -> None:
-    env = small_env(laboratory, measure_test=True)
+def test_a_crash_is_counted_once_and_as_the_crash_it_was(experiment: Experiment) -> None:
+    env = small_env(experiment, measure_test=True)
     chooser: Controller = Breaking([env])
     outcome = play(chooser, env, lambda done, of: None)
     assert outcome.episodes[1].instance == env.pool.draw(0, 1, 0), "the first of its episodes"
@@ -169,9 +168,9 @@ def test_a_crash_is_counted_once_and_as_the_crash_it_was(laboratory: Laboratory)
     assert outcome.timeline.instance != outcome.episodes[1].instance.index, "a whole episode is shown"
 
 
-def test_if_every_host_crashes_the_first_episode_is_shown_up_to_its_crash(laboratory: Laboratory) -> None:
+def test_if_every_host_crashes_the_first_episode_is_shown_up_to_its_crash(experiment: Experiment) -> None:
     """Not what the environment went on with: another instance, under the same rows."""
-    env = small_env(laboratory)
+    env = small_env(experiment)
 
     class BreakingAll(Eager):
         steps = 0
@@ -192,10 +191,10 @@ def test_if_every_host_crashes_the_first_episode_is_shown_up_to_its_crash(labora
     assert torch.equal(shown.twin_accuracy, env.rewarder.twins[outcome.episodes[0].instance].accuracy[:4])
 
 
-def test_play_tells_its_progress_and_repeats_itself(laboratory: Laboratory) -> None:
+def test_play_tells_its_progress_and_repeats_itself(experiment: Experiment) -> None:
     told: list[tuple[int, int]] = []
     runs = [
-        play(controller(laboratory, "heuristic"), small_env(laboratory), lambda done, of: told.append((done, of)))
+        play(controller(experiment, "heuristic"), small_env(experiment), lambda done, of: told.append((done, of)))
         for _ in range(2)
     ]
     assert told[:9] == [(done, 8) for done in range(9)]
@@ -208,29 +207,30 @@ TUNED_CONTROLLERS = ("static_final", "schedule_per_family", "static_full", "lear
 
 
 class Growing(Eager):
-    """In place of a policy that has learned something."""
+    """A substitute for a trained policy."""
 
     name = "learned"
 
 
-def test_static_networks_stand_in_for_what_was_learned(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_networks_stand_in_for_what_was_learned(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcomes come in the order asked for, although static_final needs the learned one first."""
-    evaluation = replace(laboratory.config.evaluation, controllers=list(TUNED_CONTROLLERS))
-    asked = replace(laboratory, config=replace(laboratory.config, evaluation=evaluation))
-    monkeypatch.setitem(CONTROLLERS_BY_NAME, "learned", lambda context: Growing(0))
-    families = {instance.family for instance in laboratory.pool("held_out", 3)}
+    evaluation = replace(experiment.config.evaluation, controllers=list(TUNED_CONTROLLERS))
+    asked = replace(experiment, config=replace(experiment.config, evaluation=evaluation))
+    monkeypatch.setitem(CONTROLLERS_BY_NAME._entries, "learned", lambda context: Growing(0))
+    families = {instance.family for instance in experiment.pool("held_out", 3)}
     plan = (PlannedGermination(0, 0, Blueprint.CONV_LIGHT),)
-    tuning = replace(some_tuning(laboratory.slot_ids), schedule_per_family=dict.fromkeys(families, plan))
-    policy, normaliser = laboratory.policy()
-    twins = laboratory.twins(3, lambda done, total: None)
+    tuning = some_tuning(experiment.slot_ids)
+    tuning = replace(tuning, found={**tuning.found, "schedule_per_family": dict.fromkeys(families, plan)})
+    policy, normaliser = experiment.policy()
+    twins = experiment.twins(3, lambda done, total: None)
     found = compare(asked, policy, normaliser, twins, lambda name, done, total: None, tuning)
     assert tuple(outcome.name for outcome in found) == TUNED_CONTROLLERS
-    final, oracle, full, learned, _ = found
+    final, per_family, full, learned, _ = found
     assert [episode.kept for episode in final.episodes] == [episode.kept for episode in learned.episodes]
     assert any(episode.kept for episode in final.episodes)
-    assert all(episode.kept == (("r0c0", "conv_light"),) for episode in oracle.episodes)
+    assert all(episode.kept == (("r0c0", "conv_light"),) for episode in per_family.episodes)
     assert all(episode.num_fossilized == 3 and episode.relative_flops > 1 for episode in full.episodes)
-    assert (full.returns() != oracle.returns()).all()
+    assert (full.returns() != per_family.returns()).all()
 
 
 def ops(**counts: int) -> OpCounts:
@@ -254,17 +254,17 @@ def test_growing_nothing_is_right_for_some() -> None:
         require_growth(name, 0, ops(wait=90), tuning)
     require_growth("heuristic", 0, ops(wait=90), None)
     require_growth("random", 0, ops(wait=3), None)
-    nothing_pays = replace(tuning, schedule_best=(), schedule_per_family={"intact": ()})
+    nothing_pays = replace(tuning, found={"schedule_best": (), "schedule_per_family": {"intact": ()}})
     for name in ("schedule_best", "schedule_per_family", "probe_rule"):
         require_growth(name, 0, ops(wait=90), nothing_pays)
 
 
 def test_comparing_with_a_control_that_never_grew_fails(
-    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluation = replace(laboratory.config.evaluation, controllers=["schedule"])
-    asked = replace(laboratory, config=replace(laboratory.config, evaluation=evaluation))
-    monkeypatch.setattr(Laboratory, "schedule", lambda self: [])
-    policy, normaliser = laboratory.policy()
+    evaluation = replace(experiment.config.evaluation, controllers=["schedule"])
+    asked = replace(experiment, config=replace(experiment.config, evaluation=evaluation))
+    monkeypatch.setattr(Experiment, "schedule", lambda self: [])
+    policy, normaliser = experiment.policy()
     with pytest.raises(NeverGrewError, match=r"the control 'schedule' germinated nothing.*WAIT 24"):
         compare(asked, policy, normaliser, None, lambda name, done, total: None)

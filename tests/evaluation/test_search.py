@@ -10,14 +10,23 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import small_laboratory, some_tuning
+from helpers import small_experiment, some_tuning
 
-from esper.controllers import TUNED, GrowthPlan, HeuristicParameters, PlannedGermination, Schedule, Tuning
+from esper.controllers import (
+    GrowthPlan,
+    HeuristicParameters,
+    PlannedGermination,
+    Schedule,
+    Space,
+    Tuning,
+    heuristic,
+    tunables,
+)
 from esper.envs.twins import TwinCache
 from esper.evaluation.tuning import Arena, arranged, tune
-from esper.evaluation.tuning.candidates import drawn, extended, neighbours, postponed, rule_choices
+from esper.evaluation.tuning.candidates import drawn, extended, neighbours, postponed
 from esper.evaluation.tuning.search import Search, episode_return
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.growth.actions import Blueprint
 
 LIGHT, NORM = int(Blueprint.CONV_LIGHT), int(Blueprint.NORM)
@@ -48,8 +57,8 @@ def search(world: World, *, max_seeds: int = 1, budget: int = 200) -> Search:
     compatible = torch.zeros(3, 13, dtype=torch.bool)
     compatible[:, [LIGHT, NORM]] = True
     compatible[2, NORM] = False
-    laboratory = SimpleNamespace(compatible=compatible, slot_ids=("r0c0", "r0c1", "r0c2"), max_seeds=max_seeds)
-    return Search(laboratory, world, budget, 0, lambda name, done, total: None)  # type: ignore[arg-type]
+    experiment = SimpleNamespace(space=Space(("r0c0", "r0c1", "r0c2"), compatible, max_seeds, world.num_epochs))
+    return Search(experiment, world, budget, 0, lambda name, done, total: None)  # type: ignore[arg-type]
 
 
 def worth(plan: GrowthPlan, family: str) -> float:
@@ -113,7 +122,7 @@ def test_every_search_stays_within_its_budget(budget: int) -> None:
     world = World(lambda candidate, family: float(hash(candidate) % 100))
     found = search(world, budget=budget)
     for name in ("heuristic", "probe_rule", "probe_and_keep"):
-        found.rule(name)
+        found.tune(name)
     found.schedule_best()
     found.static("static_best", episode_return)
     assert all(0 < spent <= budget for spent in found.spent.values())
@@ -133,7 +142,7 @@ def test_thresholds_come_close_to_the_best_there_are() -> None:
         return -abs(rule.patience - 3) - 5 * abs(rule.improvement - 0.1) - abs(rule.keep_points - 2.0)
 
     found = search(World(truth), budget=400)
-    assert truth(found.rule("heuristic"), "intact") >= -1.0
+    assert truth(found.tune("heuristic"), "intact") >= -1.0
     assert found.spent["heuristic"] > 200
 
 
@@ -154,7 +163,7 @@ def test_postponed_plans_stay_within_the_episode() -> None:
 
 def test_drawn_parameters_differ_and_neighbours_change_at_most_two_fields() -> None:
     stream = torch.Generator().manual_seed(0)
-    choices = rule_choices(["conv_light", "norm"], 3, 1, 25)["heuristic"]
+    choices = heuristic.choices(small_experiment().space)
     some = drawn(HeuristicParameters, choices, 20, stream)
     assert len(set(some)) == 20
     assert len(drawn(HeuristicParameters, choices, 10_000, stream)) == 4 * 6 * 7, "all there are"
@@ -171,17 +180,17 @@ def test_drawn_parameters_differ_and_neighbours_change_at_most_two_fields() -> N
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return small_laboratory("slots.blueprints=[conv_light,norm]", "env.num_epochs=8", "instances.num_train=2")
+def experiment() -> Experiment:
+    return small_experiment("slots.blueprints=[conv_light,norm]", "env.num_epochs=8", "instances.num_train=2")
 
 
 @pytest.fixture(scope="module")
-def twins(laboratory: Laboratory) -> TwinCache:
-    return laboratory.twins(3, lambda done, total: None)
+def twins(experiment: Experiment) -> TwinCache:
+    return experiment.twins(3, lambda done, total: None)
 
 
-def test_a_pair_is_worth_the_same_whatever_it_is_played_with(laboratory: Laboratory, twins: TwinCache) -> None:
-    arena = Arena(laboratory, twins, arranged(laboratory.pool("train", 2).instances, 0))
+def test_a_pair_is_worth_the_same_whatever_it_is_played_with(experiment: Experiment, twins: TwinCache) -> None:
+    arena = Arena(experiment, twins, arranged(experiment.pool("train", 2).instances, 0))
     plans: list[GrowthPlan] = [(), (step(0, LIGHT),), (step(2, NORM, epoch=1),)]
     pairs = [(plan, number) for plan in plans for number in range(2)]
     told: list[tuple[int, int]] = []
@@ -195,37 +204,36 @@ def test_a_pair_is_worth_the_same_whatever_it_is_played_with(laboratory: Laborat
 
 
 @pytest.mark.slow
-def test_every_control_is_tuned_within_the_budget_and_the_same_twice(laboratory: Laboratory, twins: TwinCache) -> None:
+def test_every_control_is_tuned_within_the_budget_and_the_same_twice(experiment: Experiment, twins: TwinCache) -> None:
     told: list[str] = []
     runs = [
-        tune(laboratory, twins, budget=24, seed=3, progress=lambda name, done, total: told.append(name))
+        tune(experiment, twins, budget=24, seed=3, progress=lambda name, done, total: told.append(name))
         for _ in range(2)
     ]
     assert runs[0] == runs[1]
-    assert set(told) == set(TUNED)
+    assert set(told) == set(tunables())
     tuning = runs[0]
-    assert tuning.schedule_per_family is not None
-    assert set(tuning.schedule_per_family) == {instance.family for instance in laboratory.pool("train", 2)}
-    assert {tuning.static_full, tuning.static_best} <= {"conv_light", "norm"}
-    assert tuning.spent.keys() == tuning.returns.keys() == set(TUNED)
+    assert set(tuning.found["schedule_per_family"]) == {instance.family for instance in experiment.pool("train", 2)}
+    assert {tuning.found["static_full"], tuning.found["static_best"]} <= {"conv_light", "norm"}
+    assert tuning.spent.keys() == tuning.returns.keys() == set(tunables())
     for name, spent in tuning.spent.items():
         assert spent % 8 == 0
         assert 0 < spent <= 24 or name == "schedule_per_family"
     assert Tuning.from_record(json.loads(json.dumps(tuning.to_record()))) == tuning
 
 
-def test_only_what_is_asked_for_is_tuned(laboratory: Laboratory, twins: TwinCache) -> None:
-    tuning = tune(laboratory, twins, budget=16, controls=["static_full"])
+def test_only_what_is_asked_for_is_tuned(experiment: Experiment, twins: TwinCache) -> None:
+    tuning = tune(experiment, twins, budget=16, controls=["static_full"])
     assert set(tuning.spent) == {"static_full"}
-    assert tuning.heuristic is tuning.schedule_best is tuning.schedule_per_family is None
+    assert set(tuning.found) == {"static_full"}
     with pytest.raises(ValueError, match="no control to tune: never; choose from heuristic"):
-        tune(laboratory, twins, budget=16, controls=["never"])
+        tune(experiment, twins, budget=16, controls=["never"])
     with pytest.raises(ValueError, match="a tuning budget of 7 environment epochs is less than one episode, 8"):
-        tune(laboratory, twins, budget=7)
+        tune(experiment, twins, budget=7)
 
 
 def test_instances_are_reordered_within_their_families() -> None:
-    pool = small_laboratory().pool("train", 4).instances
+    pool = small_experiment().pool("train", 4).instances
     many = [replace(pool[number % 2], index=number, family="ab"[number % 2]) for number in range(40)]
     one, other = arranged(many, 1), arranged(many, 2)
     assert [instance.family for instance in one] == [instance.family for instance in many]

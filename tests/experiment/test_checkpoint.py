@@ -1,4 +1,4 @@
-"""Checkpoints: what they hold, that nothing is left half-written, and clear refusals."""
+"""Checkpoints: their content, atomic writing, and clear refusals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import pytest
 import torch
-from helpers import small_laboratory
+from helpers import small_experiment
 
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.experiment.checkpoint import (
     FORMAT,
     VERSION,
@@ -25,13 +25,13 @@ from esper.policy.normaliser import moments
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return small_laboratory()
+def experiment() -> Experiment:
+    return small_experiment()
 
 
-def trained(laboratory: Laboratory) -> tuple[GrowthPolicy, Normaliser, torch.optim.Adam]:
-    """A policy, a normaliser and an optimizer that have all moved."""
-    policy, normaliser = laboratory.policy()
+def trained(experiment: Experiment) -> tuple[GrowthPolicy, Normaliser, torch.optim.Adam]:
+    """Make a policy, a normaliser and an optimizer with non-initial states."""
+    policy, normaliser = experiment.policy()
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.1)
     for parameter in policy.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -40,21 +40,21 @@ def trained(laboratory: Laboratory) -> tuple[GrowthPolicy, Normaliser, torch.opt
     return policy, normaliser, optimizer
 
 
-def save(path: Path, laboratory: Laboratory, **changes: Any) -> tuple[GrowthPolicy, Normaliser, torch.optim.Adam]:
-    policy, normaliser, optimizer = trained(laboratory)
+def save(path: Path, experiment: Experiment, **changes: Any) -> tuple[GrowthPolicy, Normaliser, torch.optim.Adam]:
+    policy, normaliser, optimizer = trained(experiment)
     parts: dict[str, Any] = {"policy": policy, "normaliser": normaliser}
     parts["training"] = {"optimizer": optimizer.state_dict()}
     save_checkpoint(path, **(parts | {"iteration": 7, "config": {"seed": 3, "ppo": {"lr": 0.1}}} | changes))
     return policy, normaliser, optimizer
 
 
-def test_what_is_saved_is_restored_bit_by_bit(tmp_path: Path, laboratory: Laboratory) -> None:
+def test_what_is_saved_is_restored_bit_by_bit(tmp_path: Path, experiment: Experiment) -> None:
     path = tmp_path / "last.pt"
-    policy, normaliser, optimizer = save(path, laboratory)
+    policy, normaliser, optimizer = save(path, experiment)
     record = load_checkpoint(path)
     assert (record["iteration"], record["num_slots"], record["version"]) == (7, 3, VERSION)
     assert record["config"] == {"seed": 3, "ppo": {"lr": 0.1}}
-    fresh, blank = laboratory.policy()
+    fresh, blank = experiment.policy()
     restore_policy(record, fresh, blank)
     for old, new in ((policy, fresh), (normaliser, blank)):
         assert all(torch.equal(value, new.state_dict()[name]) for name, value in old.state_dict().items())
@@ -64,17 +64,17 @@ def test_what_is_saved_is_restored_bit_by_bit(tmp_path: Path, laboratory: Labora
         assert torch.equal(optimizer.state[one]["exp_avg"], resumed.state[other]["exp_avg"])
 
 
-def test_only_tensors_and_plain_types_are_inside(tmp_path: Path, laboratory: Laboratory) -> None:
+def test_only_tensors_and_plain_types_are_inside(tmp_path: Path, experiment: Experiment) -> None:
     path = tmp_path / "last.pt"
-    save(path, laboratory)
+    save(path, experiment)
     assert torch.load(path, weights_only=True)["format"] == FORMAT
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "last.pt"
-    save(path, laboratory)
+    save(path, experiment)
     before = path.read_bytes()
 
     def half(record: object, file: BinaryIO) -> None:
@@ -83,41 +83,41 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr(torch, "save", half)
     with pytest.raises(OSError, match="disk full"):
-        save(path, laboratory)
+        save(path, experiment)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
 
 
-def truncated(path: Path, laboratory: Laboratory) -> None:
-    save(path, laboratory)
+def truncated(path: Path, experiment: Experiment) -> None:
+    save(path, experiment)
     path.write_bytes(path.read_bytes()[:1000])
 
 
-def empty(path: Path, laboratory: Laboratory) -> None:
+def empty(path: Path, experiment: Experiment) -> None:
     path.write_bytes(b"")
 
 
-def text(path: Path, laboratory: Laboratory) -> None:
+def text(path: Path, experiment: Experiment) -> None:
     path.write_text("not a checkpoint")
 
 
-def other_program(path: Path, laboratory: Laboratory) -> None:
+def other_program(path: Path, experiment: Experiment) -> None:
     torch.save({"model": torch.zeros(3)}, path)
 
 
-def bare_tensor(path: Path, laboratory: Laboratory) -> None:
+def bare_tensor(path: Path, experiment: Experiment) -> None:
     torch.save(torch.zeros(3), path)
 
 
-def code(path: Path, laboratory: Laboratory) -> None:
+def code(path: Path, experiment: Experiment) -> None:
     torch.save({"format": FORMAT, "version": VERSION, "policy": torch.nn.Linear(1, 1)}, path)
 
 
-def newer(path: Path, laboratory: Laboratory) -> None:
+def newer(path: Path, experiment: Experiment) -> None:
     torch.save({"format": FORMAT, "version": VERSION + 1}, path)
 
 
-def nothing(path: Path, laboratory: Laboratory) -> None: ...
+def nothing(path: Path, experiment: Experiment) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def nothing(path: Path, laboratory: Laboratory) -> None: ...
         (nothing, "no checkpoint at"),
     ],
 )
-def test_other_files_are_refused_by_name(tmp_path: Path, laboratory: Laboratory, make: Any, message: str) -> None:
+def test_other_files_are_refused_by_name(tmp_path: Path, experiment: Experiment, make: Any, message: str) -> None:
     path = tmp_path / "strange.pt"
-    make(path, laboratory)
+    make(path, experiment)
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(path)
     assert "strange.pt" in str(caught.value)
@@ -153,21 +153,21 @@ def test_of_a_foreign_pickle_nothing_is_said_but_the_refusal(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("override", ["policy.lstm_dim=8", "observation.slot_probes=[]"])
 def test_other_widths_or_features_are_refused_before_anything_is_loaded(
-    tmp_path: Path, laboratory: Laboratory, override: str
+    tmp_path: Path, experiment: Experiment, override: str
 ) -> None:
     path = tmp_path / "last.pt"
-    save(path, laboratory)
-    policy, normaliser = small_laboratory(override).policy()
+    save(path, experiment)
+    policy, normaliser = small_experiment(override).policy()
     before = [value.clone() for value in policy.state_dict().values()]
     with pytest.raises(CheckpointError, match=r"has shape \[.*policy\.\* and observation\.\*"):
         restore_policy(load_checkpoint(path), policy, normaliser)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.state_dict().values(), strict=True))
 
 
-def test_another_number_of_slots_is_refused_with_both_and_what_to_do(tmp_path: Path, laboratory: Laboratory) -> None:
+def test_another_number_of_slots_is_refused_with_both_and_what_to_do(tmp_path: Path, experiment: Experiment) -> None:
     path = tmp_path / "last.pt"
-    save(path, laboratory)
-    other = small_laboratory("slots.num_slots=2")
+    save(path, experiment)
+    other = small_experiment("slots.num_slots=2")
     policy, normaliser = other.policy()
     before = [value.clone() for value in policy.state_dict().values()]
     with pytest.raises(CheckpointError, match=r"has 3 slots, this configuration 2: set slots.num_slots=3 or train"):
@@ -177,15 +177,15 @@ def test_another_number_of_slots_is_refused_with_both_and_what_to_do(tmp_path: P
 
 @pytest.mark.parametrize("part", ["policy", "normaliser"])
 def test_numbers_that_are_not_finite_are_refused_by_part_and_name(
-    tmp_path: Path, laboratory: Laboratory, part: str
+    tmp_path: Path, experiment: Experiment, part: str
 ) -> None:
     """A run, an evaluation and a sweep all read checkpoints here: none starts from a policy that decides nothing."""
-    policy, normaliser, _ = trained(laboratory)
+    policy, normaliser, _ = trained(experiment)
     modules: dict[str, torch.nn.Module] = {"policy": policy, "normaliser": normaliser}
     name, tensor = next((name, value) for name, value in modules[part].state_dict().items() if value.dim())
     tensor.view(-1)[1:3] = torch.nan
     path = tmp_path / "last.pt"
-    save(path, laboratory, **{part: modules[part]})
+    save(path, experiment, **{part: modules[part]})
     with pytest.raises(
         CheckpointError, match=rf"last.pt: 2 of {tensor.numel()} numbers of its {part}'s {name} are not"
     ):

@@ -1,4 +1,4 @@
-"""A checkpoint that lacks a part, or has it as something else: one line that names the file and the part."""
+"""Checkpoints with a missing or different part are refused in one line that names the file and the part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import SMALL, small_laboratory
+from helpers import SMALL, small_experiment
 from torch import Tensor, nn
 
 from esper.blueprints import BLUEPRINTS
@@ -24,18 +24,18 @@ from esper.runtime.rng import generator
 from esper.runtime.run_folder import RunFolder
 from esper.runtime.state import damage, parts
 from esper.telemetry.hub import TelemetryHub
-from esper.training.start import how_to_start
-from esper.training.trainer import Trainer, rehearse
+from esper.training.start import find_start
+from esper.training.trainer import Trainer, check_start
 
 WORDS = ("trainer.num_steps=4", "instances.num_train=7", "env.num_epochs=6")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """The folder of a run that was stopped in mid-episode, with modules growing in it."""
-    laboratory = small_laboratory(*WORDS)
-    folder = RunFolder.create(tmp_path_factory.mktemp("runs") / "run", to_yaml(laboratory.config))
-    trainer = Trainer(laboratory, folder, TelemetryHub([]))
+    """Make the folder of a run that was stopped in mid-episode, with growing modules."""
+    experiment = small_experiment(*WORDS)
+    folder = RunFolder.create(tmp_path_factory.mktemp("runs") / "run", to_yaml(experiment.config))
+    trainer = Trainer(experiment, folder, TelemetryHub([]))
     trainer.begin()
     metrics = trainer.iterate()
     for slot, algorithm in enumerate(BlendAlgorithm):
@@ -48,13 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def raw(folder: RunFolder) -> dict[str, Any]:
-    """What the file holds."""
+    """Read the content of the file."""
     found: dict[str, Any] = torch.load(folder.last_checkpoint, weights_only=True)
     return found
 
 
 def without(state: Any, path: list[str | int], instead: object = None) -> Any:
-    """A copy without one of its parts, or with another in its place; all else is shared."""
+    """Copy without one part, or with another in its place; everything else is shared."""
     [first, *rest] = path
     copy = dict(state) if isinstance(state, dict) else list(state)
     if rest:
@@ -67,7 +67,7 @@ def without(state: Any, path: list[str | int], instead: object = None) -> Any:
 
 
 def paths(state: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[list[str | int], Any]]:
-    """Every part with its keys."""
+    """List every part with its keys."""
     items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list | tuple) else ()
     for key, value in items:
         yield [*path, key], value
@@ -75,7 +75,7 @@ def paths(state: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[list[s
 
 
 def named(state: Any, path: list[str | int]) -> str:
-    """As :func:`parts` names it."""
+    """Return the name of a part as :func:`parts` gives it."""
     name = ""
     for key in path:
         name += f"[{key}]" if isinstance(state, list | tuple) else f".{key}"
@@ -119,16 +119,16 @@ def test_resuming_evaluating_and_starting_from_it_are_refused_in_one_line(
     own.config.write_text(folder.config.read_text())
     torch.save(without(raw, path, instead), own.last_checkpoint)
     before = own.last_checkpoint.read_bytes()
-    config = small_laboratory(*WORDS).config
+    config = small_experiment(*WORDS).config
 
     def resume() -> None:
-        how_to_start(own, replace(config, resume=str(own.path)))
+        find_start(own, replace(config, resume=str(own.path)))
 
     def evaluate() -> None:
         check(EvaluateConfig(checkpoint=str(own.path)))
 
     def begin_from() -> None:
-        how_to_start(RunFolder(tmp_path / "new"), replace(config, checkpoint=CheckpointConfig(path=str(own.path))))
+        find_start(RunFolder(tmp_path / "new"), replace(config, checkpoint=CheckpointConfig(path=str(own.path))))
 
     for use in (resume, evaluate, begin_from):
         with pytest.raises(UsageError) as caught, refused(Config):
@@ -179,24 +179,24 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_module_that_has_another_shape_now_is_refused_before_the_folder_changes(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    laboratory = small_laboratory(*WORDS)
-    start = how_to_start(folder, replace(laboratory.config, resume=str(folder.path)))
-    rehearse(laboratory, folder, start)
+    experiment = small_experiment(*WORDS)
+    start = find_start(folder, replace(experiment.config, resume=str(folder.path)))
+    check_start(experiment, folder, start)
     before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
     monkeypatch.setitem(
-        BLUEPRINTS["cnn"], "conv_light", lambda channels: nn.Sequential(nn.Conv2d(channels, channels, 1))
+        BLUEPRINTS["cnn"]._entries, "conv_light", lambda channels: nn.Sequential(nn.Conv2d(channels, channels, 1))
     )
     with pytest.raises(CheckpointError, match=r"last.pt cannot be used here: ValueError: rows of \[600\] parameters"):
-        rehearse(laboratory, folder, start)
+        check_start(experiment, folder, start)
     assert before == {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
 
 
 def test_a_policy_of_another_shape_is_refused_before_a_run_has_a_folder(folder: RunFolder) -> None:
-    """As by a module that registers more blueprints than it did."""
+    """As after a plugin has registered more blueprints than before."""
     config = replace(compose(*SMALL, *WORDS), checkpoint=CheckpointConfig(path=str(folder.path), partial=True))
-    start = how_to_start(RunFolder(folder.path / "new"), config)
+    start = find_start(RunFolder(folder.path / "new"), config)
     assert start.source is not None
     start.source["policy"]["embedding.weight"] = torch.zeros(15, 4)
-    laboratory = replace(small_laboratory(*WORDS), config=config)
+    experiment = replace(small_experiment(*WORDS), config=config)
     with pytest.raises(CheckpointError, match=r": the checkpoint's embedding.weight has shape \[15, 4\]"):
-        rehearse(laboratory, folder, start)
+        check_start(experiment, folder, start)

@@ -16,15 +16,17 @@ from processes import run
 import esper.runtime.precision
 from esper.config import Config, compose
 from esper.config.errors import explain
-from esper.experiment.build import build_laboratory, compile_lines, instance_pool
+from esper.experiment.build import build_experiment, compile_lines, instance_pool
 from esper.experiment.preflight import preflight
-from esper.runtime.devices import CHOICES, resolve_devices
-from esper.runtime.precision import AUTOCAST_DTYPES, check_amp, supported
+from esper.runtime.devices import resolve_devices
+from esper.runtime.options import Amp
+from esper.runtime.placement import CHOICES
+from esper.runtime.precision import check_amp, supported
 from esper.tasks import TASKS, Split, TaskData, TaskOptions, load_task
 
 
 def tiny_task(options: TaskOptions, *, num_classes: int) -> TaskData:
-    """As few classes as asked for, and two images of each in each split."""
+    """Make a task with the requested number of classes, and two images of each in each split."""
     targets = torch.arange(2 * num_classes) % num_classes
     images = torch.rand(len(targets), 1, 8, 8, generator=torch.Generator().manual_seed(0))
     split = Split(images, targets)
@@ -35,7 +37,7 @@ def tiny_task(options: TaskOptions, *, num_classes: int) -> TaskData:
 def test_tasks_of_few_classes_pass_and_keep_all_but_one_in_the_family_of_few(
     num_classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(TASKS, "tiny", partial(tiny_task, num_classes=num_classes))
+    monkeypatch.setitem(TASKS._entries, "tiny", partial(tiny_task, num_classes=num_classes))
     monkeypatch.setattr("esper.tasks._loaded", {})
     config = compose("task.name=tiny", "+instances.families={few_classes: 1}")
     preflight(config)
@@ -49,7 +51,7 @@ def test_tasks_of_few_classes_pass_and_keep_all_but_one_in_the_family_of_few(
 
 
 def test_a_task_of_one_class_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TASKS, "tiny", partial(tiny_task, num_classes=1))
+    monkeypatch.setitem(TASKS._entries, "tiny", partial(tiny_task, num_classes=1))
     with pytest.raises(ValueError, match=r"^task.name=tiny: .*num_classes=1: .*; a task needs at least 2 classes"):
         preflight(compose("task.name=tiny"))
 
@@ -62,13 +64,24 @@ def test_data_that_no_host_gets_a_finite_number_from_is_refused_with_the_sample(
     images = whole.train.inputs.clone()
     images[4] = 3e38
     broken = replace(whole, train=Split(images, whole.train.targets))
-    monkeypatch.setitem(TASKS, "tiny", lambda options: broken)
+    monkeypatch.setitem(TASKS._entries, "tiny", lambda options: broken)
     monkeypatch.setattr("esper.tasks._loaded", {})
-    with pytest.raises(ValueError, match=r"on training sample 4 of task tiny: .* numbers that come out are not finite"):
+    with pytest.raises(ValueError, match=r"on training sample 4 of task tiny: .* output numbers are not finite"):
         preflight(compose("task.name=tiny"))
 
 
-@pytest.mark.parametrize("preset", ["digits", "digits_deep", "digits_natural", "digits_pays", "smoke"])
+def test_a_price_of_flops_needs_a_host_that_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("+preset=smoke", "reward.compute_weight=5")
+    preflight(compose(*words))
+    monkeypatch.setattr("esper.population.flops.count_operations", lambda run: 0)
+    with pytest.raises(ValueError, match=r"^reward.compute_weight=5 charges FLOPs .*, and host=cnn has neither"):
+        preflight(compose(*words))
+    preflight(compose("+preset=smoke"))
+
+
+@pytest.mark.parametrize(
+    "preset", ["digits", "digits_arrival", "digits_deep", "digits_hidden", "digits_natural", "smoke"]
+)
 def test_presets_pass(preset: str) -> None:
     preflight(compose(f"+preset={preset}"))
 
@@ -79,6 +92,10 @@ def test_presets_pass(preset: str) -> None:
         (
             ["task.name=digit"],
             "task.name: unknown 'digit' (did you mean 'digits'?); choose from digits, fashion_mnist,",
+        ),
+        (
+            ["+instances.block_faults={starved:0.0}"],
+            "makes too few different hosts: none is in the split",
         ),
         (["task.num_val=1400"], "task.num_val must be from 1 to 1399, of 1400 images of digits; got 1400"),
         (["task.crop=8"], "task.crop must be at most 7 (images of digits have a side of 8), got 8"),
@@ -94,6 +111,7 @@ def test_presets_pass(preset: str) -> None:
         ),
         (["task=tinystories", "task.root=/dev/null"], "task tinystories: cannot write to /dev/null/tinystories (Not a"),
         (["host.name=cn"], "host.name: unknown 'cn' (did you mean 'cnn'?); choose from cnn"),
+        (["algorithm=pppo"], "algorithm: unknown 'pppo' (did you mean 'ppo'?); choose from ppo, a2c"),
         (["reward.family=pared"], "reward.family: unknown 'pared' (did you mean 'paired'?); choose from"),
         (
             ["evaluation.controllers=[learned,schedule_best]"],
@@ -104,6 +122,18 @@ def test_presets_pass(preset: str) -> None:
             "needs the networks that a trained controller ended with, so it belongs to python -m esper.evaluate",
         ),
         (["evaluation.controllers=[lerned]"], "evaluation.controllers: unknown 'lerned' (did you mean 'learned'?)"),
+        (
+            ["imitation.controller=schedul"],
+            "imitation.controller: unknown 'schedul' (did you mean 'schedule'?); choose from learned, heuristic,",
+        ),
+        (
+            ["imitation.controller=learned"],
+            "imitation.controller: 'learned' needs a policy, which is what learns; choose from heuristic, schedule,",
+        ),
+        (
+            ["imitation.controller=schedule_best"],
+            "imitation.controller: 'schedule_best' needs parameters tuned on training instances; choose from heuristic",
+        ),
         (["slots.num_slots=9"], "slots.num_slots=9 asks for more places than there are; the host has 3: r0c0, r0c1"),
         (["slots.ids=[r0c0,r0c1,r0c7]"], "slots.ids: no such place for a slot: r0c7; the host has 3: r0c0, r0c1, r0c2"),
         (
@@ -143,7 +173,7 @@ def test_a_precision_that_the_device_has_not_is_refused_with_what_works(
     amp: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(device: torch.device, dtype: torch.dtype) -> None:
-        if dtype is AUTOCAST_DTYPES[amp]:
+        if dtype is Amp(amp).dtype:
             raise RuntimeError("could not create a primitive descriptor\nfor something")
 
     monkeypatch.setattr(esper.runtime.precision, "_train_something", fail)
@@ -164,14 +194,14 @@ def test_a_gpu_without_bf16_is_refused_by_its_name_although_it_could_emulate_it(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
     supported.cache_clear()
     with pytest.raises(ValueError, match=r"amp=bf16 does not work on this device \(Old GPU\); use amp=off or amp=fp16"):
-        check_amp("bf16", torch.device("cuda", 0))
+        check_amp(Amp.bf16, torch.device("cuda", 0))
     supported.cache_clear()
 
 
 def test_asking_for_a_precision_draws_from_no_global_generator() -> None:
     supported.cache_clear()
     before = torch.random.get_rng_state()
-    check_amp("bf16", torch.device("cpu"))
+    check_amp(Amp.bf16, torch.device("cpu"))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -229,12 +259,13 @@ for module, *words in (
         module.main()
     except SystemExit as ended:
         print(ended.code, file=sys.stderr)
-print(time.process_time(), *(name for name in ("esper.policy", "esper.population", "sklearn") if name in sys.modules))
+heavy = ("esper.policy", "esper.population", "torch._dynamo")
+print(time.process_time(), *(name for name in heavy if name in sys.modules))
 """
 
 
 def test_devices_that_are_not_there_are_refused_at_once(tmp_path: Path) -> None:
-    """In one line each, by every command, and before anything is imported that only a run needs."""
+    """Every command refuses each in one line, before the imports that only a run needs."""
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = run([sys.executable, "-c", REFUSED_DEVICES], check=True, cwd=tmp_path, env=hidden)
     absent = "0 is not there; visible: cpu (CUDA_VISIBLE_DEVICES is ''); devices=cpu runs without one"
@@ -246,22 +277,22 @@ def test_devices_that_are_not_there_are_refused_at_once(tmp_path: Path) -> None:
         f"error: devices=[0,1]: {absent}",
     ]
     assert done.stderr.splitlines() == [line for message in [*said, unknown] for line in (message, "2")]
-    seconds, *heavy = done.stdout.split()
+    seconds, *heavy = done.stdout.splitlines()[-1].split()
     assert heavy == []
     assert float(seconds) < 8
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_laboratorys_device_repeats_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiments_device_repeats_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    build_laboratory(compose("+preset=smoke", "env.mapping=loop"))
+    build_experiment(compose("+preset=smoke", "env.mapping=loop"))
     assert torch.backends.cudnn.deterministic
     assert not torch.backends.cudnn.benchmark
 
 
 def test_compiling_on_a_cpu_is_told_before_it_begins() -> None:
-    """It takes a minute or more and makes nothing faster; on a GPU it may pay."""
+    """Compiling there takes a minute or more without a speed-up; on a GPU it may pay off."""
     cpu, config = torch.device("cpu"), compose("+preset=smoke", "policy.compile=true", "env.mapping=matmul_compiled")
     policy, mapping = compile_lines(config, cpu)
     assert policy.startswith("policy.compile=true on a CPU: compiling takes a minute or more")

@@ -1,4 +1,4 @@
-"""A full disk and a lack of memory end a run in one line; nothing is left half-written, and it goes on later."""
+"""A full disk and a lack of memory end a run in one line, leave no incomplete file, and let it be resumed."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from esper.envs.growth import GrowthEnv
 from esper.experiment.shortage import shortages
 from esper.runtime.files import replacing, write_atomic
 from esper.runtime.run_folder import RunFolder, RunFolderError
+from esper.runtime.user_code import of_the_user
 from esper.telemetry.events import GateEvaluated
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.jsonl import EventsJsonl, MetricsJsonl
@@ -40,7 +41,7 @@ GATE = GateEvaluated(environment=0, iteration=1, epoch=1, slot="r0c0", gate="G2"
 
 @contextlib.contextmanager
 def file_limit(size: int) -> Iterator[None]:
-    """No file may become longer than so many bytes."""
+    """Limit the length of files."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -62,7 +63,7 @@ def test_a_file_that_cannot_be_written_is_named_with_the_remedy_and_how_to_go_on
         raise of_system(number)
     assert str(caught.value) == (
         f"outputs/x/metrics.jsonl cannot be written ({os.strerror(number)}): make room, or choose another place with "
-        "hydra.run.dir=<folder> (a sweep: hydra.sweep.dir=<folder>); resume=outputs/x goes on with this run"
+        "hydra.run.dir=<folder> (a sweep: hydra.sweep.dir=<folder>); resume=outputs/x resumes this run"
     )
 
 
@@ -82,16 +83,26 @@ def test_memory_that_is_not_there_is_named_with_the_keys_that_cost_it(allocate: 
     assert text.startswith("out of memory (")
     assert "lower trainer.num_envs (48), trainer.num_steps (" in text
     assert "host.widths ([8,8,8]), policy.lstm_dim (256) or its other widths, or share" in text
-    assert text.endswith("with devices=[...]; resume=outputs/x goes on with this run")
+    assert text.endswith("with devices=[...]; resume=outputs/x resumes this run")
     assert "\n" not in text
     assert "alloc_cpu" not in text
+
+
+def test_memory_that_a_users_own_code_lacks_is_no_matter_of_esper_keys() -> None:
+    with pytest.raises(RunError) as caught, shortages(compose()), of_the_user("host.target: nets:wide does not run"):
+        torch.empty(10**15)
+    text = str(caught.value)
+    assert text.startswith("out of memory (")
+    assert " in code of yours: host.target: nets:wide does not run: RuntimeError: " in text
+    assert "trainer.num_envs" not in text
+    assert "\n" not in text
 
 
 def test_what_a_run_goes_on_with_can_be_typed_into_a_shell_wherever_it_is() -> None:
     folder = Path("my runs [x]/it's=1")
     with pytest.raises(RunError) as caught, shortages(compose(), folder, lambda: True):
         raise of_system(errno.ENOSPC)
-    typed = str(caught.value).rpartition("; ")[2].removesuffix(" goes on with this run")
+    typed = str(caught.value).rpartition("; ")[2].removesuffix(" resumes this run")
     assert shlex.split(typed) == [f"resume={folder}"]
 
 
@@ -196,7 +207,7 @@ def no_memory(*_: object, **__: object) -> None:
 
 
 def after(count: int, works: Callable[..., object], fails: Callable[..., object]) -> Callable[..., object]:
-    """Works so many times, then fails."""
+    """Work a number of times, then fail."""
     calls: list[object] = []
 
     def call(*arguments: object, **options: object) -> object:
@@ -217,7 +228,7 @@ SHORTAGES: dict[str, tuple[str, Callable[..., object], str]] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nothing was short for."""
+    """Return the uninterrupted run."""
     run_dir = tmp_path_factory.mktemp("whole") / "run"
     train(compose(*WORDS), run_dir)
     return run_dir
@@ -236,7 +247,7 @@ def test_a_run_that_something_is_short_for_fails_in_one_line_and_is_the_same_run
     line = str(caught.value)
     assert words in line
     assert "\n" not in line
-    assert line.endswith(f"resume={run_dir} goes on with this run")
+    assert line.endswith(f"resume={run_dir} resumes this run")
     assert status(run_dir)["state"] == "failed"
     assert status(run_dir)["traceback"].splitlines()[-1].endswith(line)
     assert list(run_dir.rglob(".*.tmp")) == []

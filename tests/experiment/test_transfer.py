@@ -1,4 +1,4 @@
-"""Starting from another run's policy: whole where it fits, in part where asked, refused with the reason elsewhere."""
+"""Start from another run's policy: completely where it fits, in part on request, otherwise refused with the reason."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from helpers import SMALL
 from esper.blueprints import blueprint_ids
 from esper.config import Config, compose, to_plain
 from esper.config.root import CheckpointConfig
-from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, continuous_features, num_features
+from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, continuous_features, feature_kinds, num_features
 from esper.experiment.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from esper.experiment.preflight import preflight
-from esper.experiment.transfer import check_source, take_over
+from esper.experiment.transfer import check_source, transfer
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
 from esper.population.probes import PROBE_NAMES
@@ -35,12 +35,13 @@ def config_of(num_slots: int, *words: str) -> Config:
 
 
 def policy_of(num_slots: int, seed: int, **options: Any) -> tuple[GrowthPolicy, Normaliser]:
-    """A policy from some seed, and a normaliser that has seen something."""
+    """Make a policy from a seed, and a normaliser with statistics."""
     torch.manual_seed(seed)
     widths = {"encoder_dim": 16, "lstm_dim": 16, "head_dim": 16, "blueprint_head_dims": (16, 16), "value_dim": 16}
-    size = num_features(num_slots, len(PROBE_NAMES))
-    policy = GrowthPolicy(size, num_slots, len(blueprint_ids()), num_probes=len(PROBE_NAMES), **widths, **options)
-    normaliser = Normaliser(continuous_features(num_slots, PROBE_NAMES))
+    policy = GrowthPolicy(num_slots, len(blueprint_ids()), num_probes=len(PROBE_NAMES), **widths, **options)
+    kinds = feature_kinds(num_slots, PROBE_NAMES) if policy.for_any_slots else None
+    normaliser = Normaliser(continuous_features(num_slots, PROBE_NAMES), kinds)
+    size = policy.num_features
     normaliser.merge(moments(torch.randn(50, size) * (1 + torch.arange(size)) + seed))
     return policy, normaliser
 
@@ -53,7 +54,7 @@ def saved(path: Path, num_slots: int, *words: str, **options: Any) -> dict[str, 
 
 
 def outcome(record: dict[str, Any], path: Path, num_slots: int) -> str:
-    """``full`` if it loads whole, ``partial`` if only in part; both are tried."""
+    """Try both ways: return ``full`` if it loads completely, ``partial`` if only in part."""
     found = []
     for partial in (False, True):
         config = replace(config_of(num_slots), checkpoint=CheckpointConfig(path=str(path), partial=partial))
@@ -62,7 +63,7 @@ def outcome(record: dict[str, Any], path: Path, num_slots: int) -> str:
             check_source(record, config)
         except CheckpointError:
             continue
-        take_over(record, policy, normaliser, partial)
+        transfer(record, policy, normaliser, partial)
         assert all(value.isfinite().all() for value in (*policy.state_dict().values(), normaliser.mean, normaliser.m2))
         found.append("partial" if partial else "full")
     return found[0]
@@ -79,6 +80,28 @@ def test_the_table_in_the_documentation_is_what_happens(tmp_path: Path) -> None:
     assert "\n".join(rows) in DOCS.read_text(encoding="utf-8")
 
 
+def test_a_policy_of_any_number_of_slots_loads_completely_into_every_number(tmp_path: Path) -> None:
+    record = saved(tmp_path / "a.pt", 3, "policy.body=shared", body="shared")
+    assert record["num_slots"] is None
+    for number in SLOT_COUNTS:
+        config = config_of(number, "policy.body=shared")
+        config = replace(config, checkpoint=CheckpointConfig(path=str(tmp_path / "a.pt")))
+        check_source(record, config)
+        policy, normaliser = policy_of(number, seed=2, body="shared")
+        assert transfer(record, policy, normaliser, partial=False) == []
+        for name, value in record["policy"].items():
+            assert torch.equal(policy.state_dict()[name], value)
+        assert torch.equal(normaliser.mean, record["normaliser"]["mean"])
+
+
+def test_a_policy_of_a_run_before_there_were_other_bodies_is_of_the_body_of_then(tmp_path: Path) -> None:
+    record = saved(tmp_path / "a.pt", 3)
+    for key in ("body", "slot_depth"):
+        del record["config"]["policy"][key]
+    config = config_of(3)
+    check_source(record, replace(config, checkpoint=CheckpointConfig(path=str(tmp_path / "a.pt"))))
+
+
 def _slots(number: int) -> str:
     return f"{number} slot{'s'[: number != 1]}"
 
@@ -91,7 +114,7 @@ def test_in_part_everything_is_taken_over_but_what_is_said(
     record = saved(tmp_path / "a.pt", before, **options)
     policy, normaliser = policy_of(now, seed=2, **options)
     young = {name: value.clone() for name, value in policy.state_dict().items()}
-    left = take_over(record, policy, normaliser, partial=True)
+    left = transfer(record, policy, normaliser, partial=True)
     said = {name.partition(" ")[0] for name in left}
     assert {"encoder.0.weight", "encoder.0.bias"} <= said
     assert any(name.startswith("heads.networks.slot.") for name in said)
@@ -116,7 +139,7 @@ def test_statistics_of_slots_become_those_of_all_slots_together(tmp_path: Path) 
     seen = moments(samples)
     record["normaliser"] = {"count": seen.count, "mean": seen.mean, "m2": seen.m2}
     policy, normaliser = policy_of(3, seed=2)
-    take_over(record, policy, normaliser, partial=True)
+    transfer(record, policy, normaliser, partial=True)
     slots = samples[:, base : base + 2 * width].reshape(-1, width)
     evidence = samples[:, base + 2 * width :].reshape(-1, probes)
     expected = torch.cat([samples.mean(0)[:base], slots.mean(0).repeat(3), evidence.mean(0).repeat(3)])
@@ -133,14 +156,14 @@ def test_statistics_of_slots_become_those_of_all_slots_together(tmp_path: Path) 
     [
         (
             ("slots.num_slots=2",),
-            r"a policy of 3 slots, slots.num_slots is 2: train afresh, or say checkpoint",
+            r"a policy of 3 slots, slots.num_slots is 2: train from scratch, or use checkpoint",
         ),
-        (("policy.lstm_dim=8",), r"has policy.lstm_dim=16, not 8: say the same, or train afresh"),
+        (("policy.lstm_dim=8",), r"has policy.lstm_dim=16, not 8: use the same, or train from scratch"),
         (
             ("observation.slot_probes=[effective_rank,dead_channels,log_gradient_norm,log_first_order_gain]",),
-            r"has observation.slot_probes=.*: say the same",
+            r"has observation.slot_probes=.*: use the same",
         ),
-        (("plugins=[json]",), r"has plugins=\[\], not \['json'\]: say the same, or train afresh"),
+        (("plugins=[json]",), r"has plugins=\[\], not \['json'\]: use the same, or train from scratch"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_starts(
@@ -158,13 +181,15 @@ def test_a_policy_of_another_task_needs_the_word_for_it(tmp_path: Path) -> None:
     record = saved(path, 3)
     record["config"]["task"]["name"] = "chess"
     config = compose(*SMALL, f"checkpoint.path={path}")
-    with pytest.raises(CheckpointError, match=r"was trained on task 'chess', task is 'digits': train afresh, or say"):
+    with pytest.raises(
+        CheckpointError, match=r"was trained on task 'chess', task is 'digits': train from scratch, or use"
+    ):
         check_source(record, config)
     check_source(record, replace(config, checkpoint=replace(config.checkpoint, partial=True)))
 
 
 def test_partial_without_a_checkpoint_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"checkpoint.partial=true has no checkpoint to load: say checkpoint.path="):
+    with pytest.raises(ValueError, match=r"checkpoint.partial=true has no checkpoint to load: use checkpoint.path="):
         compose("checkpoint.partial=true")
 
 
@@ -177,7 +202,9 @@ def test_a_run_starts_from_a_policy_and_says_what_it_left(tmp_path: Path, capsys
     train(compose(*words, f"checkpoint.path={path}"), tmp_path / "whole")
     assert "as initialised stay" not in capsys.readouterr().out
     train(compose(*words, "slots.num_slots=2", f"checkpoint.path={path}", "checkpoint.partial=true"), tmp_path / "part")
-    assert "checkpoint.partial: as initialised stay encoder.0.weight, encoder.0.bias, " in capsys.readouterr().out
+    assert (
+        "checkpoint.partial: initial values are kept for encoder.0.weight, encoder.0.bias, " in capsys.readouterr().out
+    )
     whole = load_checkpoint(tmp_path / "whole" / "checkpoints" / "last.pt")
     torch.testing.assert_close(whole["policy"], load_checkpoint(path)["policy"])
     metrics = [read_jsonl(tmp_path / name / "metrics.jsonl")[0]["losses/value_loss"] for name in ("fresh", "whole")]

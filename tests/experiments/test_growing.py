@@ -1,7 +1,8 @@
-"""Studies of growth: from nothing to tables and figures, nothing made twice."""
+"""Studies of growth: from nothing to tables and figures, without repeating finished parts."""
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,12 @@ import pytest
 from processes import LIMIT
 
 from esper.config import compose
+from esper.config.plugins import activate
+from esper.controllers import CONTROLLERS
 from esper.growth.actions import HEADS
 from experiments.fashion_pays.reproduce import STUDY as FASHION
 from experiments.growing import Study, family_table, from_command_line, reproduce, seed_table, train_and_tune
+from experiments.growth_pays.reproduce import PAGES, short_table
 from experiments.growth_pays.reproduce import STUDY as PAYS
 from experiments.jobs import Job
 from experiments.natural.reproduce import STUDY as NATURAL
@@ -26,6 +30,7 @@ from experiments.scaffold.reproduce import STUDY as SCAFFOLD
 from experiments.surrogate.growth import PRESET
 from experiments.surrogate.learner import recipe
 from experiments.surrogate.study import GROUPS
+from experiments.tables import between_markers
 
 PARTS = ("facts", "table", "families", "seeds", "unseen", "unseen_families")
 TINY = Study(
@@ -41,7 +46,9 @@ TINY = Study(
 
 
 @pytest.mark.slow
-def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(
+    warm_children: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     TINY.page.parent.mkdir(parents=True)
     TINY.page.write_text("\n".join(f"{name}:\n<!-- {name}: begin -->\n<!-- {name}: end -->" for name in PARTS))
@@ -52,7 +59,7 @@ def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(tmp_path: Path, mo
     result = make()
     text = TINY.page.read_text()
     assert {row["name"] for row in result["controllers"]} == {*TINY.rivals, "learned_sampled"}
-    assert "64 environment epochs for each tuned control but the oracle (64 for training)" in text
+    assert "64 environment epochs for each tuned control but `schedule_per_family` (64 for training)" in text
     assert text.count("| learned |") == 4, "a row and a head for seen and for unseen families"
     assert "| 0 |" in text
     pictures = {"learning_curves.png", "frontier.png", "choices_learned.png"}
@@ -70,6 +77,28 @@ def test_a_study_can_start_and_judges_all_that_it_tunes(study: Study) -> None:
     """A preset may change under a study, whose words then contradict it."""
     compose(*study.job(0).words)
     assert {name for names in study.tuned for name in names} <= set(study.rivals)
+    activate(study.plugins)
+    assert set(study.rivals) <= set(CONTROLLERS)
+    activate(())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_the_short_tables_have_the_numbers_of_the_study(page: Path) -> None:
+    root = Path(__file__).parents[2]
+    rows: list[dict[str, Any]] = []
+    with (root / PAYS.page).with_name("controllers.csv").open() as file:
+        for row in csv.DictReader(file):
+            bounds = ("episode_return", "return_difference", "test_accuracy", "added_parameters")
+            found = {name: _interval(row, name) for name in bounds}
+            rows.append({"name": row["name"], **found})
+    shown = short_table({"controllers": rows}, PAGES[page])
+    text = (root / page).read_text(encoding="utf-8")
+    assert between_markers(text, PAYS.name, shown) == text
+
+
+def _interval(row: dict[str, str], name: str) -> dict[str, float] | None:
+    parts = {"estimate": name, "low": f"{name}_low", "high": f"{name}_high"}
+    return {part: float(row[column]) for part, column in parts.items()} if row[name] else None
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group, settings in GROUPS.items() for name in settings])

@@ -1,4 +1,4 @@
-"""Runs of a study: one that was stopped goes on when the study is made again."""
+"""Runs of a study: an interrupted run is resumed when the study is repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = (
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_stopped_goes_on(warm_children: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path / "run", WORDS)
     metrics = job.folder / "metrics.jsonl"
     start = subprocess.Popen

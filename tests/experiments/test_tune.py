@@ -1,4 +1,4 @@
-"""The Optuna study: asks, prunes, tells, and goes on where it was, with runs that only write numbers."""
+"""The Optuna study suggests, prunes, reports and resumes, with runs that only write numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-optuna = pytest.importorskip("optuna", reason="needs pip install 'esper[tune]'")
+optuna = pytest.importorskip("optuna", reason="needs pip install '.[tune]'")
 
 from experiments.tune import study as tune_study  # noqa: E402
 from experiments.tune.study import report, returns, train, tune, value  # noqa: E402
@@ -34,7 +34,7 @@ sys.exit(int(end == "fail"))
 
 
 class Runs:
-    """Commands of runs that write a curve, and then end, fail, or go on for ever."""
+    """Commands of runs that write a curve, and then end, fail, or run forever."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, tuple[str, ...]]] = []

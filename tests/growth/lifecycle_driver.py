@@ -1,8 +1,9 @@
-"""A stand-in for the population: what the rules of growth see when every measurement is made and is healthy."""
+"""A substitute for the population: complete and healthy measurements for the rules of growth."""
 
 from __future__ import annotations
 
 import torch
+from schema_defaults import growth_rules
 from torch import Tensor
 
 from esper.growth import (
@@ -21,7 +22,7 @@ from esper.growth import (
 from esper.growth.actions import NUM_HEADS, Head, Op
 
 NUM_BLUEPRINTS = 4
-DIGITS = GrowthRules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
+DIGITS = growth_rules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 
 
 def act(op: Op, num_envs: int = 1, **heads: int) -> Tensor:

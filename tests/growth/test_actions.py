@@ -1,8 +1,9 @@
-"""The action tables say what the enums say."""
+"""The action tables agree with the enums."""
 
 from __future__ import annotations
 
 import torch
+from helpers import action
 
 from esper.growth import actions
 from esper.growth.actions import AlphaSpeed, BlendAlgorithm, Head, Op, Style, describe, head_sizes, relevance
@@ -19,7 +20,7 @@ def test_lookup_tables_equal_the_enums() -> None:
         assert list(names) == [member.name for member in enum]
     assert list(actions.BLUEPRINT_IDS) == [member.name.lower() for member in actions.Blueprint]
     assert [member.name.lower() for member in Head] == list(actions.HEADS)
-    assert head_sizes(3, actions.NUM_BLUEPRINTS) == (6, 3, 13, 4, 3, 3, 4, 5)
+    assert head_sizes(3, actions.NUM_BLUEPRINTS) == (6, 3, len(actions.Blueprint), 4, 3, 3, 4, 5)
     assert (actions.TEMPO_EPOCHS, actions.ALPHA_SPEED_EPOCHS) == ((3, 5, 8), (0, 3, 5, 8))
     assert actions.ALPHA_TARGETS == (0.5, 0.7, 1.0)
     for style, algorithm in zip(Style, actions.STYLE_ALGORITHMS, strict=True):
@@ -28,7 +29,7 @@ def test_lookup_tables_equal_the_enums() -> None:
 
 def test_the_tensor_of_heads_and_the_record_agree_for_every_op() -> None:
     for op in Op:
-        row = [int(op), 0, 1, 0, 0, 0, int(AlphaSpeed.FAST), 1]
+        row = action(op, blueprint=1, alpha_speed=AlphaSpeed.FAST, alpha_curve=1).tolist()
         matters = relevance(torch.tensor(op), torch.tensor(0.5), torch.tensor(AlphaSpeed.FAST)).tolist()
         record = describe(row, 0.5, ["r0c0"], actions.BLUEPRINT_IDS)
         assert [getattr(record, head) is not None for head in actions.HEADS] == matters
@@ -42,3 +43,9 @@ def test_speed_and_curve_matter_only_where_they_change_something() -> None:
     found = relevance(cull, alpha, speed)
     assert found[:, Head.ALPHA_SPEED].tolist() == [False, True, True]
     assert found[:, Head.ALPHA_CURVE].tolist() == [False, False, True]
+
+
+def test_the_record_of_one_action_changes_nothing_for_the_next() -> None:
+    cull = action(Op.CULL, alpha_speed=AlphaSpeed.FAST, alpha_curve=1).tolist()
+    described = [describe(cull, alpha, ["r0c0"], actions.BLUEPRINT_IDS).alpha_speed for alpha in (0.5, 0.0, 0.5)]
+    assert described == ["FAST", None, "FAST"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from lifecycle_driver import DIGITS, act, grow, stage_of, step
+from schema_defaults import growth_rules
 from torch import Tensor
 
-from esper.growth import AlphaMode, GrowthRules, SlotState, Stage, apply_actions
+from esper.growth import AlphaMode, SlotState, Stage, apply_actions
 from esper.growth.actions import AlphaSpeed, Head, Op
 
 NAN = float("nan")
@@ -15,7 +16,7 @@ NAN = float("nan")
 
 def reason_of_gate(state: SlotState, **measurements: Tensor) -> tuple[str, bool, str]:
     _, moves = step(state, **measurements)
-    (record,) = moves.verdicts.records()
+    (record,) = moves.gates.records()
     return record.gate, record.passed, record.reason
 
 
@@ -24,7 +25,7 @@ def reason_of_gate(state: SlotState, **measurements: Tensor) -> tuple[str, bool,
     [
         (NAN, "gradients not measured"),
         (float("inf"), "gradient health below min_gradient_health"),
-        (1e3, "gradient health below min_gradient_health"),
+        (1e4, "gradient health below min_gradient_health"),
         (0.0, "gradient health below min_gradient_health"),
     ],
 )
@@ -68,11 +69,11 @@ def test_fossilize_is_exactly_g5(missing: str) -> None:
         step(state, contributions=contributions, finite=torch.full((1, 1), missing != "finite"))
     applied, _ = step(state, act(Op.FOSSILIZE))
     assert not applied.success.item()
-    (record,) = applied.verdicts.records()
+    (record,) = applied.gates.records()
     assert (record.gate, record.passed) == ("G5", False)
     applied, _ = step(state, act(Op.FOSSILIZE))
     assert applied.success.item()
-    assert [(record.gate, record.passed) for record in applied.verdicts.records()] == [("G5", True)]
+    assert [(record.gate, record.passed) for record in applied.gates.records()] == [("G5", True)]
 
 
 def test_a_contribution_measured_during_the_ramp_does_not_count_for_g5() -> None:
@@ -94,7 +95,7 @@ def test_g0_is_reported_for_germinate() -> None:
     actions = act(Op.GERMINATE, 2)
     actions[1, Head.BLUEPRINT] = 1
     applied = apply_actions(state, actions, compatible, DIGITS)
-    assert [(r.environment, r.gate, r.passed) for r in applied.verdicts.records()] == [
+    assert [(r.environment, r.gate, r.passed) for r in applied.gates.records()] == [
         (0, "G0", True),
         (1, "G0", False),
     ]
@@ -103,7 +104,7 @@ def test_g0_is_reported_for_germinate() -> None:
 
 def test_kept_places_go_to_the_best_preview_and_then_to_the_first_slot() -> None:
     """Four ready modules, two places: unmeasured previews come last, equal ones in slot order."""
-    rules = GrowthRules(max_developing=4, max_seeds=2, min_training_epochs=4, min_cull_age=1)
+    rules = growth_rules(max_developing=4, max_seeds=2, min_training_epochs=4, min_cull_age=1)
     cases = [
         ([1.0, 3.0, NAN, 2.0], [1, 3]),
         ([NAN, NAN, -5.0, NAN], [0, 2]),
@@ -119,13 +120,13 @@ def test_kept_places_go_to_the_best_preview_and_then_to_the_first_slot() -> None
         state.contribution = torch.full_like(values, NAN)
         _, moves = step(state, None, rules, contributions=values)
         assert (moves.after[0] == Stage.BLENDING).nonzero().flatten().tolist() == winners
-        blocked = {r.slot: r.reason for r in moves.verdicts.records() if not r.passed}
+        blocked = {r.slot: r.reason for r in moves.gates.records() if not r.passed}
         assert set(blocked) == set(range(4)) - set(winners)
         assert set(blocked.values()) == {"max_seeds modules are kept already"}
 
 
 def test_a_place_freed_by_a_fade_is_taken_in_the_same_epoch() -> None:
-    rules = GrowthRules(max_developing=2, max_seeds=1, min_training_epochs=1, min_cull_age=1)
+    rules = growth_rules(max_developing=2, max_seeds=1, min_training_epochs=1, min_cull_age=1)
     state = grow(2, rules, until=Stage.HOLDING)
     step(state, act(Op.GERMINATE, slot=1), rules)
     step(state, None, rules)

@@ -1,4 +1,4 @@
-"""Masks and execution are one thing, and no sequence of actions breaks the rules of growth."""
+"""Masks and execution agree, and no sequence of actions breaks the rules of growth."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lifecycle_driver import NUM_BLUEPRINTS, act, step
+from schema_defaults import growth_rules
 from torch import Tensor
 
 from esper.growth import (
@@ -27,7 +28,7 @@ from esper.growth.actions import OP_HEADS, Head, Op, head_sizes
 NUM_ENVS, NUM_SLOTS = 3, 3
 
 rules_strategy = st.builds(
-    GrowthRules,
+    growth_rules,
     max_developing=st.integers(1, NUM_SLOTS),
     max_seeds=st.integers(1, NUM_SLOTS),
     min_training_epochs=st.integers(0, 2),
@@ -164,8 +165,8 @@ def arrows(before: Tensor, after: Tensor) -> set[tuple[Stage, Stage]]:
 
 
 def test_random_episodes_reach_every_stage() -> None:
-    """Without this the properties above could hold for want of anything happening."""
-    rules = GrowthRules(max_developing=2, max_seeds=2, min_training_epochs=1, min_cull_age=1, embargo_epochs=1)
+    """Otherwise the properties above could hold because nothing happens."""
+    rules = growth_rules(max_developing=2, max_seeds=2, min_training_epochs=1, min_cull_age=1, embargo_epochs=1)
     seen: set[int] = set()
     fading = False
     for seed in range(12):
@@ -179,7 +180,7 @@ def test_random_episodes_reach_every_stage() -> None:
 def test_masks_share_nothing_with_the_state() -> None:
     state = SlotState.empty(1, 1)
     compatible = torch.ones(1, NUM_BLUEPRINTS, dtype=torch.bool)
-    masks = legal(state, compatible, GrowthRules(max_developing=1, max_seeds=1))
+    masks = legal(state, compatible, growth_rules(max_developing=1, max_seeds=1))
     step(state, act(Op.GERMINATE))
     for _ in range(5):
         step(state)
@@ -190,7 +191,7 @@ def test_masks_share_nothing_with_the_state() -> None:
 
 def test_germinate_is_masked_once_every_kept_place_is_fossilized() -> None:
     state = SlotState.empty(1, 3)
-    rules = GrowthRules(max_developing=3, max_seeds=1)
+    rules = growth_rules(max_developing=3, max_seeds=1)
     compatible = torch.ones(3, NUM_BLUEPRINTS, dtype=torch.bool)
     state.stage[0, 1] = Stage.HOLDING
     assert legal(state, compatible, rules).slot[0, Op.GERMINATE].tolist() == [True, False, True]
@@ -201,19 +202,19 @@ def test_germinate_is_masked_once_every_kept_place_is_fossilized() -> None:
 def test_germinate_needs_room_among_the_developing_and_a_fitting_blueprint() -> None:
     state = SlotState.empty(1, 3)
     compatible = torch.tensor([[True], [True], [False]])
-    assert legal(state, compatible, GrowthRules(max_developing=1, max_seeds=3)).slot[0, Op.GERMINATE].tolist() == [
+    assert legal(state, compatible, growth_rules(max_developing=1, max_seeds=3)).slot[0, Op.GERMINATE].tolist() == [
         True,
         True,
         False,
     ]
     state.stage[0, 0] = Stage.TRAINING
-    assert not legal(state, compatible, GrowthRules(max_developing=1, max_seeds=3)).op[0, Op.GERMINATE]
-    assert legal(state, compatible, GrowthRules(max_developing=2, max_seeds=3)).op[0, Op.GERMINATE]
+    assert not legal(state, compatible, growth_rules(max_developing=1, max_seeds=3)).op[0, Op.GERMINATE]
+    assert legal(state, compatible, growth_rules(max_developing=2, max_seeds=3)).op[0, Op.GERMINATE]
 
 
 def test_every_op_has_a_row_of_slots_and_wait_has_none() -> None:
     assert set(OP_HEADS) == set(Op)
     state = SlotState.empty(2, 2)
-    masks = legal(state, torch.ones(2, 1, dtype=torch.bool), GrowthRules(max_developing=2, max_seeds=2))
+    masks = legal(state, torch.ones(2, 1, dtype=torch.bool), growth_rules(max_developing=2, max_seeds=2))
     assert not masks.slot[:, Op.WAIT].any()
     assert masks.op[:, Op.WAIT].all()

@@ -15,10 +15,10 @@ from esper.growth import (
     record_contributions,
     record_gradients,
     record_parameters,
-    reports,
     tick,
 )
 from esper.growth.actions import BLUEPRINT_IDS, BlendAlgorithm, Op
+from esper.growth.reports import reports
 
 NAN = float("nan")
 
@@ -107,10 +107,10 @@ def test_gradient_flags_and_ratio_by_hand() -> None:
     state.stage.fill_(Stage.TRAINING)
     state.stage[0, 3] = Stage.DORMANT
     record_parameters(state, torch.tensor([[25, 100, 0, 7]]), torch.ones(1, 4, dtype=torch.bool))
-    record_gradients(state, row(1e-9, 1e3, NAN, 1.0), torch.tensor([2.0]), torch.tensor([400]), DIGITS)
+    record_gradients(state, row(1e-9, 1e4, NAN, 1.0), torch.tensor([2.0]), torch.tensor([400]), DIGITS)
     assert state.vanishing.tolist() == [[True, False, False, False]]
     assert state.exploding.tolist() == [[False, True, False, False]]
-    assert state.gradient_ratio[0, :2].tolist() == pytest.approx([1e-9 / 2 * 4, 1e3 / 2 * 2])
+    assert state.gradient_ratio[0, :2].tolist() == pytest.approx([1e-9 / 2 * 4, 1e4 / 2 * 2])
     assert state.gradient_ratio[0, 2:].isnan().all()
     assert state.gradient_norm[0, 2:].isnan().all(), "an empty slot has no gradient"
     assert state.num_parameters.tolist() == [[25, 100, 0, 0]]
@@ -120,7 +120,7 @@ def test_previous_health_is_the_measurement_before() -> None:
     state = SlotState.empty(1, 1)
     state.stage.fill_(Stage.TRAINING)
     seen = []
-    for norm in (1.0, 1e4, NAN, 2e2):
+    for norm in (1.0, 1e5, NAN, 2e3):
         measure(state, DIGITS, norms=row(norm))
         seen.append(state.previous_health.item())
     assert math.isnan(seen[0])

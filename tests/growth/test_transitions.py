@@ -1,4 +1,4 @@
-"""The life of a module, epoch by epoch, and what each head of an action does to it."""
+"""The life of a module, epoch by epoch, and the effect of each head of an action."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lifecycle_driver import DIGITS, act, grow, measure, stage_of, step
+from lifecycle_driver import DIGITS, NUM_BLUEPRINTS, act, grow, measure, stage_of, step
+from schema_defaults import growth_rules
 
-from esper.growth import AlphaMode, GrowthRules, SlotState, Stage, apply_actions, tick, transition
+from esper.growth import AlphaMode, SlotState, Stage, apply_actions, tick, transition
 from esper.growth.actions import (
     ALPHA_SPEED_EPOCHS,
     ALPHA_TARGETS,
@@ -20,6 +21,7 @@ from esper.growth.actions import (
     Head,
     Op,
     Style,
+    head_sizes,
 )
 
 NAN = float("nan")
@@ -45,11 +47,22 @@ def test_timeline_of_a_kept_module_under_the_digits_rules() -> None:
         applied, moves = step(state, action)
         assert applied.success.all(), epoch
         gates = {Stage.DORMANT: ["G1"], Stage.TRAINING: ["G2"], Stage.BLENDING: ["G3"]}
-        assert [record.gate for record in moves.verdicts.records()] == gates.get(faced, []), epoch
+        assert [record.gate for record in moves.gates.records()] == gates.get(faced, []), epoch
         assert (stage_of(state), state.alpha.item()) == (stage, pytest.approx(alpha, abs=1e-15)), epoch
     assert state.alpha.item() == 0.5
     assert state.age.item() == len(expected)
     assert state.epochs_in_stage.item() == 2
+
+
+def test_a_module_that_begins_to_blend_has_not_been_measured_since_its_ramp() -> None:
+    """Also if it was blended before, as after an op that sends it back to TRAINING."""
+    state = grow(until=Stage.HOLDING)
+    measure(state, DIGITS)
+    assert state.measured_since_ramp.all()
+    state.assign(state.stage == Stage.HOLDING, stage=Stage.TRAINING, alpha=0.0, epochs_in_stage=0, dwell=0)
+    while stage_of(state) != Stage.BLENDING:
+        step(state)
+    assert not state.measured_since_ramp.any()
 
 
 def test_timeline_of_a_faded_module_under_the_digits_rules() -> None:
@@ -75,7 +88,7 @@ def test_timeline_of_a_faded_module_under_the_digits_rules() -> None:
 @pytest.mark.parametrize("embargo", [0, 1, 3])
 def test_embargo_lasts_as_many_epochs_as_configured(embargo: int) -> None:
     """After the epoch of the CULL: the embargo (at least 1, as a slot moves once per epoch), then RESETTING."""
-    rules = GrowthRules(max_developing=1, max_seeds=1, min_cull_age=0, embargo_epochs=embargo)
+    rules = growth_rules(max_developing=1, max_seeds=1, min_cull_age=0, embargo_epochs=embargo)
     state = grow(rules=rules, until=Stage.TRAINING)
     applied, _ = step(state, act(Op.CULL), rules)
     assert applied.removed.all()
@@ -87,7 +100,7 @@ def test_embargo_lasts_as_many_epochs_as_configured(embargo: int) -> None:
 
 
 def same_as_empty(state: SlotState) -> None:
-    """Nothing of the module is left; epochs_in_stage starts over."""
+    """Return whether nothing of the module is left; epochs_in_stage restarts."""
     empty = SlotState.empty(*state.stage.shape).to_dict()
     for name, values in state.to_dict().items():
         assert torch.equal(values.nan_to_num(nan=-9.0), empty[name].nan_to_num(nan=-9.0)), name
@@ -122,13 +135,13 @@ def test_no_op_and_no_gate_applies_to_a_fading_module(op: Op, stage: Stage) -> N
     step(state, act(Op.CULL, alpha_speed=AlphaSpeed.SLOW))
     applied, moves = step(state, act(op, alpha_speed=AlphaSpeed.SLOW))
     assert not applied.success.item()
-    assert moves.verdicts.records() == []
+    assert moves.gates.records() == []
     assert stage_of(state) == stage
     assert state.kept.all(), "a fading module keeps its place"
 
 
 def test_extend_restarts_the_dwell_clock() -> None:
-    rules = GrowthRules(max_developing=1, max_seeds=1, min_training_epochs=3)
+    rules = growth_rules(max_developing=1, max_seeds=1, min_training_epochs=3)
     state = grow(rules=rules, until=Stage.TRAINING)
     step(state, None, rules)
     step(state, act(Op.EXTEND), rules)
@@ -244,7 +257,7 @@ def test_ramps_end_exactly_at_their_target_on_time(
 
 
 def _outcome(op: Op, slots: int, **heads: int) -> tuple[object, ...]:
-    """Everything that a population could notice over the epochs after one action on a state where it is legal."""
+    """Return everything that affects a population in the epochs after one action on a state where it is legal."""
     if op is Op.GERMINATE:
         state = SlotState.empty(1, slots)
     else:
@@ -277,9 +290,7 @@ HEAD_BASE = {"alpha_speed": int(AlphaSpeed.MEDIUM), "alpha_target": 2}
 def test_every_head_that_matters_changes_what_happens(op: Op, head: Head) -> None:
     """All values of a relevant head lead to different epochs (LINEAR_ADD and LINEAR_MULTIPLY differ in algorithm)."""
     name = head.name.lower()
-    sizes = {Head.SLOT: 2, Head.BLUEPRINT: 4, Head.STYLE: 4, Head.TEMPO: 3, Head.ALPHA_TARGET: 3}
-    sizes |= {Head.ALPHA_SPEED: 4, Head.ALPHA_CURVE: 5}
-    values = range(sizes[head])
+    values = range(head_sizes(2, NUM_BLUEPRINTS)[head])
     if op is Op.SET_ALPHA_TARGET and head is Head.STYLE:
         values = range(1, 4)  # the first two styles are one algorithm, which is all that style means there
     rules_slots = 1 if op is Op.EXTEND and head is not Head.SLOT else 2

@@ -1,4 +1,4 @@
-"""Any module is a host: cut where it may grow, or refused with what is in the way. The manual's example comes first."""
+"""Any module can be a host: divided at its places, or refused with the obstacle. The manual's example comes first."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from esper.blueprints import build_blueprint
 from esper.config import compose
-from esper.experiment.build import build_laboratory
+from esper.experiment.build import build_experiment
 from esper.experiment.preflight import preflight
-from esper.growth.actions import BlendAlgorithm
+from esper.growth.actions import NUM_HEADS, BlendAlgorithm
 from esper.growth.blending import BlendedModule
 from esper.hosts import CustomHost, Place, build_host, reset_parameters
 from esper.runtime.rng import generator
@@ -28,7 +28,7 @@ TOKENS = torch.randint(12, (2, 6), generator=generator("tokens"))
 
 
 class Attention(nn.Module):
-    """With branches on shapes and a buffer, as users write it."""
+    """Attention with branches on shapes and a buffer, as users write it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Attention(nn.Module):
 
 
 class Text(nn.Module):
-    """Tied head, positions from the input's size, an argument that is seldom given."""
+    """A tied head, positions from the input's size, and an optional argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Text(nn.Module):
 
 
 class Skipped(nn.Module):
-    """A skip connection around its first layer."""
+    """A network with a skip connection around its first layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Skipped(nn.Module):
 
 
 class Branching(nn.Module):
-    """A branch on values beside a place."""
+    """A network with a branch on values beside a place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Branching(nn.Module):
 
 
 class Twice(nn.Module):
-    """One layer called twice."""
+    """A network that calls one layer twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Twice(nn.Module):
 
 
 class Pair(nn.Module):
-    """Returns more than logits."""
+    """A network that returns more than logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def chain(*middle: nn.Module, classes: int = 10) -> nn.Module:
 
 
 class Wrong(nn.Module):
-    """Its forward pass reads what is not there."""
+    """A network whose forward pass reads a missing attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,14 +166,14 @@ def test_the_manuals_example_grows_and_keeps(manual: list[str]) -> None:
     small = ["env.num_epochs=4", "env.steps_per_epoch=1", "task.batch_size=8", "trainer.num_envs=4", "env.mapping=loop"]
     config = compose(*manual, *small, "slots.min_training_epochs=1")
     preflight(config)
-    laboratory = build_laboratory(config)
-    assert laboratory.host.places == tuple(Place(f"r0c{column}", 12, "cnn") for column in range(3))
-    pool = laboratory.pool("train", 4)
-    env = laboratory.env(range(2), pool, laboratory.twins(2, lambda done, total: None), run_seed=0, measure_test=False)
+    experiment = build_experiment(config)
+    assert experiment.host.places == tuple(Place(f"r0c{column}", 12, "cnn") for column in range(3))
+    pool = experiment.pool("train", 4)
+    env = experiment.env(range(2), pool, experiment.twins(2, lambda done, total: None), run_seed=0, measure_test=False)
     env.reset()
-    env.plant({0: [(1, int(laboratory.compatible[1].long().argmax()))]})
+    env.plant({0: [(1, int(experiment.compatible[1].long().argmax()))]})
     for _ in range(4):
-        result = env.step(torch.zeros(2, 8, dtype=torch.int64))
+        result = env.step(torch.zeros(2, NUM_HEADS, dtype=torch.int64))
     kept, never = sorted(result.episodes, key=lambda record: record.environment)
     assert (kept.num_fossilized, never.num_fossilized) == (1, 0)
     assert never.episode_return == 0
@@ -251,16 +251,16 @@ def custom_feature(host: CustomHost) -> Tensor:
         (
             "wrong",
             ["layer"],
-            r"the module does not run on images .*: AttributeError: .*'nothing' \(test_custom.py:\d+\)$",
+            r"it does not run on \[.*\]: AttributeError: .*'nothing' \(test_custom.py:\d+\)$",
         ),
         ("number", ["0"], "returns a int, not a torch.nn.Module"),
         ("plain", ["conv"], "the module has no submodule 'conv'; it has 0, 1, 2, 3, 4"),
         ("skipped", ["head", "head.0"], "'head.0' is inside 'head'; name one of them"),
         ("batchnorm", ["0"], "layer '1' is a BatchNorm2d.*use GroupNorm"),
         ("dropout", ["0"], "layer '1' is a Dropout.*leave it out"),
-        ("few", ["0"], r"must return logits \[2, 10\], got \[2, 7\]"),
-        ("pair", ["layer"], "must return logits alone, not a tuple"),
-        ("text", ["layers.0"], r"does not run on images \[2, 1, 8, 8\]"),
+        ("few", ["0"], r"must return \[2, 10\], got \[2, 7\]"),
+        ("pair", ["layer"], "must return one tensor, not a tuple"),
+        ("text", ["layers.0"], r"does not run on \[2, 1, 8, 8\]"),
         (
             "skipped",
             ["first"],
@@ -268,7 +268,7 @@ def custom_feature(host: CustomHost) -> Tensor:
         ),
         ("branching", ["first"], "cannot trace the module down to first: .*control flow"),
         ("twice", ["conv"], "'conv' is called 2 times in a forward pass, not once"),
-        ("plain", ["3"], r"what comes out of '3' is \[2, 4\]; a feature is \[B, C, H, W\] or \[B, T, C\] with B=2"),
+        ("plain", ["3"], r"the output of '3' is \[2, 4\]; a feature is \[B, C, H, W\] or \[B, T, C\] with B=2"),
     ],
 )
 def test_what_cannot_be_a_host_is_refused_with_what_is_in_the_way(target: str, slots: list[str], message: str) -> None:

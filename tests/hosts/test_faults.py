@@ -1,4 +1,4 @@
-"""Host families: masks over one shape; what is masked is not there."""
+"""Host families: masks over one shape, equivalent to removing the masked weights."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.config import compose
-from esper.experiment.build import build_laboratory
+from esper.experiment.build import build_experiment
 from esper.experiment.preflight import preflight
+from esper.growth.actions import NUM_HEADS
 from esper.hosts import CustomHost, build_host
 from esper.population import Population, build_mapping
 from esper.population.layout import flatten_parameters
@@ -31,7 +32,7 @@ TICKS = itertools.count(1)
 
 
 class Net(nn.Module):
-    """Stem, a body that does what is asked, head; growth is after the stem and after the body."""
+    """Stem, a configurable body, head; growth is after the stem and after the body."""
 
     def __init__(self, body: Callable[[Tensor], Tensor] | None = None, **layers: nn.Module) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class Net(nn.Module):
 
 
 class Does(nn.Module):
-    """A submodule that does one thing."""
+    """A submodule with a given effect."""
 
     def __init__(self, does: Callable[..., Tensor], **layers: nn.Module) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class Attention(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Rounds otherwise without gradients, where torch takes a fused kernel."""
+    """A module that rounds differently without gradients, where torch uses a fused kernel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +79,9 @@ class Encoder(nn.Module):
 
 
 class Counts(nn.Module):
-    """Passes are counted: by a number that the output depends on, or by a buffer that it does not depend on."""
+    """A module that counts passes: in a number that the output depends on, or in a buffer that it does not depend
+    on.
+    """
 
     def __init__(self, quietly: bool, learning: bool = False) -> None:
         super().__init__()
@@ -94,7 +97,7 @@ class Counts(nn.Module):
 
 
 class Shrinks(nn.Module):
-    """Weights that get smaller by being used."""
+    """A module whose weights shrink with use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,14 +109,14 @@ class Shrinks(nn.Module):
 
 
 def scaled(draw: Callable[[], float]) -> Net:
-    """Head weights that the builder takes from elsewhere."""
+    """Take head weights from outside the builder."""
     net = Net()
     net.head[2].weight.data.mul_(draw())
     return net
 
 
 class Carries(nn.Module):
-    """Multiplies by a table of its own."""
+    """A module that multiplies by its own table."""
 
     def __init__(self, table: Tensor) -> None:
         super().__init__()
@@ -124,7 +127,7 @@ class Carries(nn.Module):
 
 
 class Shuffles(Carries):
-    """Reorders channels by a table of its own."""
+    """A module that reorders channels by its own table."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, self.table]
@@ -216,18 +219,18 @@ BAD: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Net(Counts(quietly=True)),
         "its forward pass changes 'body.seen' by up to 1: ",
     ),
-    "its weights": (lambda: Net(Shrinks()), "its forward pass changes 'body.gain' by up to 0.0[0-9]+: "),
+    "its weights": (lambda: Net(Shrinks()), "its forward pass changes 'body.gain' by up to 0.[0-9]+: "),
     "attention's dropout": (
         lambda: Net(Attention(0.1)),
         r"draws random numbers of torch.*\(layer 'body.attention' is a MultiheadAttention: give it dropout=0\)",
     ),
     "dropout while it learns": (
         lambda: Net(lambda x: F.dropout(x, 0.1) if torch.is_grad_enabled() else x),
-        r"draws random numbers of torch while gradients are on, what comes out differs by up to 0\.\d+: let it do the",
+        r"draws random numbers of torch while gradients are on, outputs differ by up to 0\.\d+: let it do the",
     ),
     "noise of its own while it learns": (
         lambda: Net(lambda x: own_stream(x) if torch.is_grad_enabled() else x),
-        r"its forward pass computes something else while gradients are on, what comes out differs by up to \d",
+        r"its forward pass computes another result while gradients are on, outputs differ by up to \d",
     ),
     "a memory of what it learns from": (
         lambda: Net(Counts(quietly=True, learning=True)),
@@ -243,16 +246,16 @@ BAD: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "batch norm without statistics": (
         lambda: Net(nn.BatchNorm2d(4, track_running_stats=False)),
-        r"what comes out for a sample changes by up to 0\.\d+ when another one changes.*use GroupNorm",
+        r"the output for a sample changes by up to 0\.\d+ when another one changes.*use GroupNorm",
     ),
     "batch norm by hand": (
         lambda: Net(lambda x: (x - x.mean(0)) / (1 + x.std(0, correction=0))),
-        r"what comes out for a sample changes by up to [\d.e-]+ when another one changes: let samples not see",
+        r"the output for a sample changes by up to [\d.e-]+ when another one changes: let samples not see",
     ),
     "batch norm behind a zero": (lambda: zero_head(Net(lambda x: x - x.mean(0))), "changes by .* when another one"),
     "the size of the batch": (
         lambda: Net(lambda x: x / len(x)),
-        r"what comes out for a sample changes by up to [\d.e-]+ in a batch of 1 instead of 2",
+        r"the output for a sample changes by up to [\d.e-]+ in a batch of 1 instead of 2",
     ),
     "a batch of one": (
         lambda: nn.Sequential(Net(), Does(lambda x: x.squeeze())),
@@ -260,7 +263,7 @@ BAD: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "batches of two": (
         lambda: Net(lambda x: x * torch.ones(2, 1, 1, 1)),
-        r"it must return|what comes out for a sample|does not run on \[3, 1, 8, 8\]",
+        r"it must return|the output for a sample|does not run on \[3, 1, 8, 8\]",
     ),
     "its input": (
         lambda: nn.Sequential(Does(lambda x: x.sub_(0.5)), Net()),
@@ -270,12 +273,15 @@ BAD: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Net(nn.ReLU(inplace=True)),
         r"what follows 'stem': it changes its input in place, by up to [\d.]+: .*no inplace=True",
     ),
-    "a logarithm": (lambda: Net(lambda x: (x - 9).log()), "20 of 20 numbers that come out are not finite$"),
+    "a logarithm": (lambda: Net(lambda x: (x - 9).log()), "20 of 20 output numbers are not finite$"),
     "a weight that is no number": (
         lambda: with_weight(np.nan),
-        "come out are not finite, nor is its parameter 'stem.w",
+        "output numbers are not finite, nor is its parameter 'stem.w",
     ),
-    "an infinite weight": (lambda: with_weight(np.inf), "come out are not finite, nor is its parameter 'stem.weight'"),
+    "an infinite weight": (
+        lambda: with_weight(np.inf),
+        "output numbers are not finite, nor is its parameter 'stem.weight'",
+    ),
     "a weight that is no number behind what hides it": (
         lambda: with_weight(np.nan, Net(torch.nan_to_num)),
         r"parameter 'stem.weight' is not finite at birth; start it from numbers$",
@@ -312,7 +318,7 @@ BAD: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "a drawn number": (
         plain_number,
-        r"another build computes something else than that build; keep what the builder draws in parameters or buffers "
+        r"another build computes another result than that build; keep what the builder draws in parameters or buffers "
         r"\(outputs differ by up to [\d.e-]+\)",
     ),
     "a drawn width": (
@@ -447,17 +453,17 @@ def test_a_host_that_never_grows_is_its_twin_whatever_its_builder_draws_from(
     small = ["env.num_epochs=3", "env.steps_per_epoch=1", "task.batch_size=8", "trainer.num_envs=4", "env.mapping=loop"]
     slots = f"host.slots=[{','.join(slots_of(case))}]"
     target = [f"host.target={__name__}:build", f"+host.arguments={{case: {case}}}", slots]
-    laboratory = build_laboratory(compose("task=digits", "host=custom", *target, *small, "slots.num_slots=2"))
-    pool = laboratory.pool("train", 4)
-    env = laboratory.env(range(2), pool, laboratory.twins(2, lambda done, total: None), run_seed=0, measure_test=False)
+    experiment = build_experiment(compose("task=digits", "host=custom", *target, *small, "slots.num_slots=2"))
+    pool = experiment.pool("train", 4)
+    env = experiment.env(range(2), pool, experiment.twins(2, lambda done, total: None), run_seed=0, measure_test=False)
     env.reset()
     for _ in range(3):
-        result = env.step(torch.zeros(2, 8, dtype=torch.int64))
+        result = env.step(torch.zeros(2, NUM_HEADS, dtype=torch.int64))
     assert [record.episode_return for record in result.episodes] == [0, 0]
 
 
 class Table(nn.Module):
-    """One row for each sample of a batch, and no more than so many."""
+    """A module with one row for each sample of a batch, up to a limit."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -471,7 +477,7 @@ class Table(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("start", [preflight, build_laboratory])
+@pytest.mark.parametrize("start", [preflight, build_experiment])
 @pytest.mark.parametrize(("rows", "batch"), [(20, 32), (40, 50)], ids=["training", "validation"])
 def test_a_host_runs_the_batches_of_the_run_before_it_begins(
     start: Callable[[object], object], rows: int, batch: int

@@ -58,7 +58,7 @@ def test_row_one_places_follow_pools_in_canonical_order() -> None:
 
 
 def test_places_do_not_change_the_host() -> None:
-    """The same stream gives the same function whatever places are offered."""
+    """A stream gives the same function whatever places are offered."""
     for rows in ((0, 1), (1,)):
         torch.testing.assert_close(digits_host(place_rows=rows)(images()), digits_host()(images()), rtol=0, atol=0)
 
@@ -155,15 +155,15 @@ def test_init_refuses_what_it_does_not_know() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"strides": (2, 1)}, r"one entry per block.*strides=\[2, 1\]"),
-        ({"widths": (), "kernel_sizes": (), "strides": (), "pools": ()}, "at least one"),
-        ({"widths": (8, 7, 8)}, r"widths=\[8, 7, 8\].*norm_groups=2"),
-        ({"norm_groups": 0}, "norm_groups=0"),
-        ({"widths": (8, 0, 8)}, r"widths=\[8, 0, 8\]"),
-        ({"strides": (0, 1, 1)}, r"strides=\[0, 1, 1\]"),
-        ({"kernel_sizes": (3, 2, 3)}, r"kernel_sizes=\[3, 2, 3\] must be odd"),
-        ({"place_rows": (0, 2)}, r"place_rows=\[0, 2\]"),
-        ({"image_size": 4, "pools": (True, True, True)}, "image_size=4 is too small: block 1"),
+        ({"strides": (2, 1)}, r"^strides must have one entry per block of widths \(3\), got \[2, 1\]"),
+        ({"widths": (), "kernel_sizes": (), "strides": (), "pools": ()}, "widths must name at least one block"),
+        ({"widths": (8, 7, 8)}, r"norm_groups=2 must divide widths\[1\]=7"),
+        ({"norm_groups": 0}, "norm_groups must be at least 1, got 0"),
+        ({"widths": (8, 0, 8)}, r"widths\[1\] must be at least 1, got 0"),
+        ({"strides": (0, 1, 1)}, r"strides\[0\] must be at least 1, got 0"),
+        ({"kernel_sizes": (3, 2, 3)}, r"kernel_sizes\[1\] must be odd, got 2"),
+        ({"place_rows": (0, 2)}, "place_rows must be between 0 and 1, got 2"),
+        ({"image_size": 4, "pools": (True, True, True)}, "too much for images of 4x4: block 1 would pool a map of 1x1"),
     ],
 )
 def test_an_impossible_shape_is_refused_with_its_values(changes: dict[str, Any], message: str) -> None:
@@ -177,7 +177,7 @@ def test_every_accepted_image_size_runs(size: int) -> None:
 
 
 def test_unknown_host_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown host 'resnet'; known: cnn"):
+    with pytest.raises(ValueError, match=r"host: unknown 'resnet'; choose from cnn"):
         build_host("resnet", in_channels=1, image_size=8, num_classes=10)
 
 

@@ -228,9 +228,9 @@ def test_units_that_stay_must_be_there() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"width": 18}, "width=18 must be divisible by num_heads=4"),
-        ({"num_layers": 0}, "num_layers=0 must be at least 1"),
-        ({"place_rows": (2,)}, r"place_rows=\[2\] must name rows among 0 \(after attention\) and 1"),
+        ({"width": 18}, "num_heads=4 must divide width=18"),
+        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"place_rows": (2,)}, "place_rows must be between 0 and 1, got 2"),
     ],
 )
 def test_an_impossible_shape_is_refused_with_its_values(changes: dict[str, Any], message: str) -> None:

@@ -57,7 +57,7 @@ def why_not() -> str | None:
 
 
 def path() -> str:
-    """Where programs are looked for; daemons are beside root's own."""
+    """Return the search path for programs, including those of root for daemons."""
     return f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
@@ -77,7 +77,7 @@ class Cluster:
         return run(command, env=self.environment, check=True).stdout
 
     def is_up(self) -> bool:
-        """Whether the node takes jobs."""
+        """Return whether the node accepts jobs."""
         done = run(["sinfo", "--noheader", "--format=%T"], env=self.environment)
         return done.stdout.strip() == "idle"
 

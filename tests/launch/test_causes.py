@@ -1,4 +1,4 @@
-"""Which rank is named when a run ends: the one that failed, however long it takes to end, and not who misses it."""
+"""The rank named when a run ends is the one that failed, however long it takes to end, not one that lost it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEVER = float("inf")
 
 
 class Clock:
-    """Time that passes only while somebody sleeps."""
+    """A clock that advances only while sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def watched(clock: Clock, *ends: tuple[float, int]) -> list[int | None]:
-    """Exit codes that are known once a run of ranks is over that end at these times, with these codes."""
+    """Return the exit codes known after a run whose ranks end at these times with these codes."""
     children: list[Any] = [
         SimpleNamespace(poll=lambda at=at, code=code: code if clock.now >= at else None) for at, code in ends
     ]

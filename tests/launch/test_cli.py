@@ -1,4 +1,4 @@
-"""The command line: one clear line and an exit code for errors of use, everything else as Hydra has it."""
+"""The command line: one clear line and an exit code for errors of use, Hydra's behaviour for everything else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from esper.config import Config, UsageError, compose, to_yaml
 from esper.config.errors import RunError
 from esper.config.paths import CONF_DIR
-from esper.experiment.resume import configuration_hash
+from esper.launch.cli import introduction
 from esper.runtime.run_folder import RunFolder
 
 PRESETS = ", ".join(sorted(path.stem for path in CONF_DIR.glob("preset/*.yaml")))
@@ -38,7 +38,7 @@ Outcome = tuple[int, str, list[tuple[Config, Path]]]
         (["ppo.clip_coeff=0.1"], "unknown key 'ppo.clip_coeff' (did you mean 'clip_coef'?); keys of ppo: lr, adam_eps"),
         (["+bogus=1"], "unknown key 'bogus'; keys and sections: seed"),
         (["++ppo.bogus=1"], "unknown key 'ppo.bogus'; keys of ppo: lr"),
-        (["instances.families.starved_3=1"], "to add it, say '+instances.families={starved_3: <value>}'"),
+        (["instances.families.starved_3=1"], "to add it, use '+instances.families={starved_3: <value>}'"),
         (["ppo.lr=fast"], "ppo.lr must be a number, got 'fast'"),
         (["trainer.num_envs=1e3"], "trainer.num_envs must be a whole number, got '1000.0'"),
         (["env.mapping=lop"], "env.mapping: unknown 'lop' (did you mean 'loop'?); choose from auto, loop, vmap"),
@@ -51,17 +51,17 @@ Outcome = tuple[int, str, list[tuple[Config, Path]]]
         (["devices=[cpu,cpu]", "trainer.num_envs=5"], "ppo.num_minibatches is 4: set it to at most 2"),
         (["seed=null"], "seed: field 'seed' is not Optional (in seed=null)"),
         (["host.widths=8"], "(in host.widths=8)"),
-        (["seed=???"], "no value for seed: say seed=<value>"),
-        (["trainer.num_envs"], "cannot read 'trainer.num_envs': missing EQUAL at '<EOF>'; say key=value"),
+        (["seed=???"], "no value for seed: use seed=<value>"),
+        (["trainer.num_envs"], "cannot read 'trainer.num_envs': missing EQUAL at '<EOF>'; use key=value"),
         (["seed=1,2"], "3. To sweep over it, add --multirun to your command line"),
-        (["=3"], "cannot read '=3': no key before the equals sign; say key=value"),
-        (["~ppo.lr"], "~ppo.lr: ppo.lr cannot be taken out, it has a value always; say ppo.lr=<value>"),
-        (["~seed"], "~seed: seed cannot be taken out, it has a value always; say seed=<value>"),
-        (["~task=digits"], "~task=digits: task cannot be taken out, it has a value always; say task=<value>"),
-        (["~host.widths"], "~host.widths: host.widths cannot be taken out"),
+        (["=3"], "cannot read '=3': no key before the equals sign; use key=value"),
+        (["~ppo.lr"], "~ppo.lr: ppo.lr cannot be deleted, it always has a value; use ppo.lr=<value>"),
+        (["~seed"], "~seed: seed cannot be deleted, it always has a value; use seed=<value>"),
+        (["~task=digits"], "~task=digits: task cannot be deleted, it always has a value; use task=<value>"),
+        (["~host.widths"], "~host.widths: host.widths cannot be deleted"),
         (["ppo=[1]"], "ppo is a section and must have keys, got a list"),
         (["+evaluation.schedule={a: 3}"], "evaluation.schedule.a is a section and must have keys of its own, got 3"),
-        (["+preset=smoke", "+preset=digits"], "preset is named twice: say it once, as preset=digits or the other"),
+        (["+preset=smoke", "+preset=digits"], "preset is named twice: name it once, as preset=digits or the other"),
         (["seed=13"], "seed must not be 13"),
         (["-m", "seed=13,13"], "seed must not be 13"),
         (["-m", "seed=1,2", "ppo.lr=fast"], "ppo.lr must be a number, got 'fast'"),
@@ -182,7 +182,7 @@ def test_the_installed_module_refuses_from_any_folder(tmp_path: Path) -> None:
 
 
 def a_run(folder: Path, *words: str, state: str = "preempted") -> Path:
-    """A folder as a run of these words leaves it."""
+    """Make a folder like that of a run with these arguments."""
     config = compose("+preset=smoke", "env.mapping=matmul", *words, f"name={folder.name}")
     RunFolder.create(folder, to_yaml(config)).status(state)
     return folder
@@ -207,14 +207,14 @@ def test_resume_takes_folder_and_configuration_of_a_run_and_what_words_change(
     [
         (
             b"lightning: true",
-            "resume: foreign/config.yaml is not of a run that can go on here: unknown key 'lightning'",
+            "resume: foreign/config.yaml is not of a run that can be resumed here: unknown key 'lightning'",
         ),
         (
             b"- a",
-            "resume: foreign/config.yaml is not of a run that can go on here: a configuration has keys and values",
+            "resume: foreign/config.yaml is not of a run that can be resumed here: a configuration has keys and values",
         ),
-        (b": : x", "resume: foreign/config.yaml is not of a run that can go on here: "),
-        (b"\xff", "resume: foreign is no run folder (config.yaml is no text)"),
+        (b": : x", "resume: foreign/config.yaml is not of a run that can be resumed here: "),
+        (b"\xff", "resume: foreign is not a run folder (config.yaml is not text)"),
     ],
 )
 def test_a_foreign_folder_is_refused_by_name_and_in_the_way_of_no_other_run(
@@ -246,13 +246,13 @@ def test_a_run_on_hosts_of_another_family_is_resumed_by_its_folder_too(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["resume=nowhere"], "resume: nowhere is no run folder (no config.yaml: No such file or directory)"),
+        (["resume=nowhere"], "resume: nowhere is not a run folder (no config.yaml: No such file or directory)"),
         (["resume=outputs/mine", "+preset=digits"], "from that folder: leave +preset=digits out"),
         (["resume=outputs/mine", "host=digits_deep"], "from that folder: leave host=digits_deep out"),
         (["resume=outputs/mine", "hydra.run.dir=x"], "from that folder: leave hydra.run.dir=x out"),
         (["resume=outputs/mine", "ppo.bogus=1"], "unknown key 'ppo.bogus'; keys of ppo: lr"),
         (["resume=outputs/mine", "trainer.num_iterations=0"], "trainer.num_iterations must be at least 1, got 0"),
-        (["-m", "resume=outputs/mine", "seed=1,2"], "goes on with one run: leave -m out, or say resume=auto"),
+        (["-m", "resume=outputs/mine", "seed=1,2"], "resumes one run: leave -m out, or use resume=auto"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_in_one_line(
@@ -311,10 +311,12 @@ def test_auto_goes_on_in_a_folder_that_is_named(esper: Callable[..., Outcome], t
     assert (code, run_dir.resolve()) == (0, folder)
 
 
-def test_the_same_configuration_has_the_same_hash_and_no_other(tmp_path: Path) -> None:
-    words = ("+preset=smoke", "seed=4")
-    same = {configuration_hash(compose(*words, *more)) for more in ((), ("name=x",), ("telemetry.plots=false",))}
-    others = {configuration_hash(compose(*words, word)) for word in ("seed=5", "devices=[cpu,cpu]", "ppo.lr=0.1")}
-    assert len(same) == 1
-    assert len(others) == 3
-    assert not same & others
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["+preset=smoke", "seed=1", "hydra.run.dir=x"], "mine: preset=smoke seed=1"),
+        (["hydra/launcher=workers"], "mine: the defaults"),
+    ],
+)
+def test_the_first_line_says_what_differs_from_the_defaults(words: list[str], line: str) -> None:
+    assert introduction("mine", words) == line

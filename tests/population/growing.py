@@ -103,7 +103,7 @@ def orders(environments: Sequence[int], count: int, epoch: int = 0, size: int = 
 
 
 def nothing(num_envs: int) -> GrowthStage:
-    """No module is felt, none develops."""
+    """Growth stage without acting or developing modules."""
     empty = torch.zeros(num_envs, NUM_SLOTS, dtype=torch.bool)
     return GrowthStage(alpha=empty.double(), developing=empty, isolated=empty)
 

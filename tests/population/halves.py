@@ -1,4 +1,4 @@
-"""What tests of half precision share: training a little, comparing stacks to the bit, making a loss scale overflow."""
+"""Helpers for tests of half precision: short training, bit-exact comparison of stacks, overflow of a loss scale."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from helpers import NEEDS_FP16
 from torch import Tensor
 
 from esper.population import GrowthStage, Population, train_epoch
+from esper.population.epoch import EpochStats
 from esper.population.scaling import MAX_SCALE, Scaling
 from esper.population.stack import Stack
-from esper.population.training import EpochStats, JoinedStep, plan_parts, plan_scaling, take_step
+from esper.population.training import StepGradients, plan_parts, plan_scaling, step_gradients
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import orders, pool
 
 FP16 = torch.float16
@@ -29,17 +31,21 @@ def train(
 ) -> EpochStats:
     images, labels = pool()
     order = orders(range(population.num_envs), 16 * num_steps, epoch)
-    return train_epoch(population, images, labels, order, growth, incubation=incubation, num_steps=num_steps, lr=0.01)
+    return train_epoch(
+        population, TrainingSamples(images, labels), order, growth, incubation=incubation, num_steps=num_steps, lr=0.01
+    )
 
 
 def one_step(
     population: Population, growth: GrowthStage, x: Tensor, y: Tensor, incubation: str = "auxiliary"
-) -> tuple[JoinedStep, Scaling | None]:
+) -> tuple[StepGradients, Scaling | None]:
     """Losses and gradients of one step of ``x [E, B, ...]``, as an epoch takes it, and the scales that it used."""
     parts = plan_parts(population, growth, incubation)
     scaling = plan_scaling(population, growth, parts)
     own = torch.arange(y.numel(), device=y.device).view_as(y)
-    step = take_step(population, parts, x.flatten(0, 1), y.flatten(), own, probes=(), scaling=scaling)
+    step = step_gradients(
+        population, parts, TrainingSamples(x.flatten(0, 1), y.flatten()), own, probes=(), scaling=scaling
+    )
     return step, scaling
 
 

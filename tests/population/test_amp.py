@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from esper.growth import Incubation
 from esper.growth.actions import BlendAlgorithm
-from esper.population import INCUBATIONS, MAPPINGS, PROBE_NAMES, Samples, evaluate, probe_hosts, train_epoch
+from esper.population import MAPPINGS, PROBE_NAMES, Samples, evaluate, probe_hosts, train_epoch
 from esper.population.losses import row_losses, weighted_sums
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import CNN_BLUEPRINTS, batch, nothing, orders, pool, populate, random_growth, stir
 from tests.population.halves import FP16, HOST, half, one_step, provoke, same, state, train
 
@@ -18,7 +20,7 @@ NUM_ENVS = 6
 
 
 @half
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_losses_and_gradients_of_a_step_are_close_to_fp32_and_in_fp32(
     mapping: str, incubation: str, dtype: torch.dtype
@@ -53,7 +55,14 @@ def test_parameters_optimizer_scores_statistics_and_probes_stay_in_fp32(dtype: t
     images, labels = pool()
     order = orders(range(NUM_ENVS), 32)
     stats = train_epoch(
-        population, images, labels, order, growth, incubation="auxiliary", num_steps=2, lr=0.01, probes=PROBE_NAMES
+        population,
+        TrainingSamples(images, labels),
+        order,
+        growth,
+        incubation="auxiliary",
+        num_steps=2,
+        lr=0.01,
+        probes=PROBE_NAMES,
     )
     tensors = [tensor for stack in population.stacks() for tensor in state(stack)]
     assert stats.probes is not None
@@ -84,7 +93,7 @@ def test_probes_are_close_to_those_of_fp32(mapping: str, dtype: torch.dtype) -> 
 
 @half
 def test_probes_of_bare_hosts_do_not_see_the_modules_that_others_have(dtype: torch.dtype) -> None:
-    """Some environments start anew while others are in mid-episode."""
+    """Some environments restart while others are in mid-episode."""
     x, y = batch(range(3))
     sites, _ = random_growth(0, 3)
     bare, grown = (populate("loop", range(3), modules, autocast_dtype=dtype) for modules in ([], sites))
@@ -114,7 +123,7 @@ def test_a_new_module_is_the_identity_to_the_bit(mapping: str, dtype: torch.dtyp
 
 
 @half
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_an_isolated_module_leaves_every_host_bit_equal_even_if_the_module_overflows(
     mapping: str, incubation: str, dtype: torch.dtype
@@ -163,7 +172,9 @@ def test_a_hosts_numbers_do_not_depend_on_its_place_in_the_stack(mapping: str, d
     for numbers in (list(range(8)), list(reversed(range(8)))):
         population = populate(mapping, numbers, autocast_dtype=dtype)
         order = orders(numbers, 64)
-        train_epoch(population, images, labels, order, nothing(8), incubation="auxiliary", num_steps=2, lr=0.01)
+        train_epoch(
+            population, TrainingSamples(images, labels), order, nothing(8), incubation="auxiliary", num_steps=2, lr=0.01
+        )
         values.append(population.hosts.values.detach())
     assert torch.equal(values[0], values[1].flip(0))
 
@@ -191,6 +202,8 @@ def test_on_cuda_a_step_is_close_to_fp32_and_an_overflow_is_its_hosts_alone(mapp
         born = state(struck.hosts)
         images, labels = (tensor.to("cuda") for tensor in pool())
         order = orders(range(4), 16)
-        train_epoch(struck, images, labels, order, nothing(4), incubation="auxiliary", num_steps=1, lr=0.01)
+        train_epoch(
+            struck, TrainingSamples(images, labels), order, nothing(4), incubation="auxiliary", num_steps=1, lr=0.01
+        )
         assert same(state(struck.hosts), born, [1])
         assert all(not same(state(struck.hosts), born, [row]) for row in (0, 2, 3))

@@ -1,4 +1,4 @@
-"""The choice of a mapping: the fastest that can run everything, one for a whole process, remembered, never fatal."""
+"""The choice of a mapping: the fastest that can run everything, the same for a whole process, cached, never fatal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
+import esper
 from esper.blueprints import BLUEPRINTS, blueprint_ids, compatible
 from esper.hosts import SegmentedHost
-from esper.population import MAPPINGS, calibration, contest
-from esper.population.calibration import cache_file, choose_mapping, describe
-from esper.population.contest import Timings, Workload, hold_contest
+from esper.population import MAPPINGS, autotune, calibration
+from esper.population.autotune import Timings, Workload, time_mappings
+from esper.population.calibration import Choice, cache_file, choose_mapping, describe
 from esper.population.layout import flatten_parameters
 from tests.population.growing import digits_host, pool
 
@@ -43,7 +44,7 @@ def workload(host: SegmentedHost | None = None) -> Workload:
 
 
 class Contest:
-    """Gives the same times whenever it is held, and counts how often."""
+    """A benchmark with fixed times that counts its calls."""
 
     def __init__(self, seconds: dict[str, float] = SECONDS, refused: dict[str, str] | None = None) -> None:
         self.timings = Timings(seconds=seconds, refused=refused or {})
@@ -56,14 +57,14 @@ class Contest:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache, and a process that has chosen nothing yet."""
+    """An empty cache, in a process without a choice."""
     monkeypatch.setenv("ESPER_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(calibration, "_chosen", {})
     return tmp_path
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a new process would."""
+    """Forget choices, like a new process."""
     monkeypatch.setattr(calibration, "_chosen", {})
 
 
@@ -90,7 +91,7 @@ def test_one_process_chooses_once_and_the_next_one_remembers(folder: Path, monke
     assert remembered.lines()[0].endswith(", cached")
 
 
-def test_anything_that_matters_asks_for_a_contest_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anything_that_matters_asks_for_a_benchmark_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = workload()
     other_host = digits_host()
     other_host.segments[0] = nn.Sequential(nn.Conv2d(1, 8, 5, padding=2, stride=2), nn.ReLU())
@@ -108,19 +109,17 @@ def test_anything_that_matters_asks_for_a_contest_of_its_own(monkeypatch: pytest
         replace(whole, incubation="straight_through"),
     ]
     found = [describe(variant) for variant in (whole, *variants)]
-    settings: list[tuple[Any, str, Callable[[], object]]] = [
+    settings: list[tuple[Any, str, Any]] = [
         (torch, "get_num_threads", lambda: 7),
         (calibration, "_processor", lambda: "another"),
-        (calibration, "_esper_version", lambda: "9.9"),
         (calibration, "_code_digest", lambda: "edited"),
+        (torch, "__version__", "9.9"),
+        (esper, "__version__", "9.9"),
     ]
     for owner, name, value in settings:
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, value)
             found.append(describe(whole))
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "__version__", "9.9")
-        found.append(describe(whole))
     assert len({json.dumps(conditions, sort_keys=True) for conditions in found}) == len(found)
     assert describe(workload()) == found[0], "equal for an equal workload"
 
@@ -128,6 +127,15 @@ def test_anything_that_matters_asks_for_a_contest_of_its_own(monkeypatch: pytest
 def test_where_no_mapping_can_run_the_host_every_reason_is_given(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"no mapping can run .*loop: too slow; vmap: too odd"):
         choose_mapping(workload(), Contest({}, {"loop": "too slow", "vmap": "too odd"}))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.234, "1,200"), (0.123, "120"), (0.0271, "27"), (0.0012, "1.2"), (0.001, "1"), (2e-5, "0.02")],
+)
+def test_times_are_told_without_an_exponent(seconds: float, text: str) -> None:
+    [line] = Choice(mapping="loop", seconds={"loop": seconds}).lines()
+    assert line == f"mapping auto: loop ({text} ms per host and step), measured now"
 
 
 # ------------------------------------------------------------------------------------------------------------ the cache
@@ -193,7 +201,7 @@ def test_a_cache_of_another_version_is_no_news(folder: Path, monkeypatch: pytest
     assert again.held == 1
 
 
-def test_an_unwritable_cache_costs_a_line_and_no_second_contest(
+def test_an_unwritable_cache_costs_a_line_and_no_second_benchmark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -216,21 +224,21 @@ def test_choices_of_other_workloads_stay_in_the_file(folder: Path, monkeypatch: 
     assert [path.name for path in folder.iterdir()] == ["calibration.json"], "no temporary file is left"
 
 
-# ---------------------------------------------------------------------------------------------------------- the contest
+# ------------------------------------------------------------------------------------------------------- the benchmark
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One timed round."""
-    monkeypatch.setattr(contest, "BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr(autotune, "BUDGET_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_contest_times_every_mapping_and_leaves_no_trace() -> None:
+def test_a_benchmark_times_every_mapping_and_leaves_no_trace() -> None:
     """A cached choice and a measured one must give the same run."""
     task = workload()
     before, state = flatten_parameters(task.host), torch.get_rng_state()
-    timings = hold_contest(task)
+    timings = time_mappings(task)
     assert set(timings.seconds) == set(MAPPINGS)
     assert timings.refused == {}
     assert all(0 < seconds < math.inf for seconds in timings.seconds.values())
@@ -240,10 +248,10 @@ def test_a_contest_times_every_mapping_and_leaves_no_trace() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_blueprint_that_a_mapping_refuses_takes_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BLUEPRINTS["cnn"], "conv_light", lambda channels: nn.Sequential(nn.Softmax(dim=1)))
+    monkeypatch.setitem(BLUEPRINTS["cnn"]._entries, "conv_light", lambda channels: nn.Sequential(nn.Softmax(dim=1)))
     only = workload().compatible.clone()
     only[:, [number for number, name in enumerate(blueprint_ids()) if name != "conv_light"]] = False
-    timings = hold_contest(replace(workload(), compatible=only))
+    timings = time_mappings(replace(workload(), compatible=only))
     assert set(timings.seconds) == {"loop", "vmap"}
     assert set(timings.refused) == {"grouped", "matmul"}
     assert all(why.startswith("blueprint conv_light: the ") for why in timings.refused.values())
@@ -258,16 +266,16 @@ def test_a_blueprint_that_fails_only_when_it_runs_takes_its_mapping_out(monkeypa
             return x if bool((x.sum() > 0).item()) else 0.5 * x
 
     monkeypatch.setattr("esper.population.mapping.loop.normalises_input", lambda module: False)  # can't trace it either
-    monkeypatch.setitem(BLUEPRINTS["cnn"], "conv_light", lambda channels: Branching())
+    monkeypatch.setitem(BLUEPRINTS["cnn"]._entries, "conv_light", lambda channels: Branching())
     only = workload().compatible.clone()
     only[:, [number for number, name in enumerate(blueprint_ids()) if name != "conv_light"]] = False
-    timings = hold_contest(replace(workload(), compatible=only), ("loop", "vmap"))
+    timings = time_mappings(replace(workload(), compatible=only), ("loop", "vmap"))
     assert set(timings.seconds) == {"loop"}
     assert timings.refused["vmap"].startswith("blueprint conv_light: ")
 
 
 class Scripted:
-    """A contestant whose turns take what a script says."""
+    """A candidate whose turns take what a script says."""
 
     script: dict[str, list[float]]
     turns: dict[str, int]
@@ -281,7 +289,7 @@ class Scripted:
 
 
 class Unlucky(Scripted):
-    """A contestant that fails at one of its turns, with an error of a kind that nobody has thought of."""
+    """A candidate that fails at one of its turns, with an unexpected type of error."""
 
     at: tuple[str, int]
     error: Exception
@@ -311,26 +319,26 @@ class Unlucky(Scripted):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_contestant_that_fails_at_any_time_of_anything_loses_and_the_others_go_on(
+def test_a_candidate_that_fails_at_any_time_of_anything_loses_and_the_others_go_on(
     name: str, turn: int, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Scripted.script = {"loop": [2.0], "vmap": [1.0], "vmap_compiled": [0.5]}
     Scripted.turns = {}
     Unlucky.at, Unlucky.error = (name, turn), error
-    monkeypatch.setattr(contest, "_Contestant", Unlucky)
-    monkeypatch.setattr(contest, "BUDGET_SECONDS", 60.0)
-    timings = hold_contest(workload(), ("loop", "vmap"), compiled=True)
+    monkeypatch.setattr(autotune, "_Candidate", Unlucky)
+    monkeypatch.setattr(autotune, "BUDGET_SECONDS", 60.0)
+    timings = time_mappings(workload(), ("loop", "vmap"), compiled=True)
     assert timings.refused == {name: reason}
     assert set(timings.seconds) == ({"loop"} if name == "vmap" else {"loop", "vmap"})
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_host_that_no_mapping_can_run_ends_the_contest_with_every_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_no_mapping_can_run_ends_the_benchmark_with_every_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise TypeError("not like that")
 
     monkeypatch.setattr("esper.population.workload.train_epoch", fail)
-    timings = hold_contest(workload())
+    timings = time_mappings(workload())
     assert timings.seconds == {}
     assert set(timings.refused) == set(MAPPINGS)
     assert all(why.startswith("the host: TypeError: not like that") for why in timings.refused.values())
@@ -339,16 +347,16 @@ def test_a_host_that_no_mapping_can_run_ends_the_contest_with_every_reason(monke
 def test_warm_up_and_outliers_do_not_count_and_the_hopeless_stop_early(monkeypatch: pytest.MonkeyPatch) -> None:
     Scripted.script = {"loop": [1.0, 9.0], "vmap": [50.0, 40.0, 2.0], "matmul": [1.0, 2.1, 2.1]}
     Scripted.turns = {}
-    monkeypatch.setattr(contest, "_Contestant", Scripted)
-    monkeypatch.setattr(contest, "BUDGET_SECONDS", 60.0)
-    timings = hold_contest(workload(), ("loop", "vmap", "matmul"))
+    monkeypatch.setattr(autotune, "_Candidate", Scripted)
+    monkeypatch.setattr(autotune, "BUDGET_SECONDS", 60.0)
+    timings = time_mappings(workload(), ("loop", "vmap", "matmul"))
     assert timings.seconds == {"loop": 9.0, "vmap": 2.0, "matmul": 2.1}
-    assert Scripted.turns == {"loop": 2, "vmap": contest.MAX_ROUNDS, "matmul": contest.MAX_ROUNDS}, "after warm-up"
+    assert Scripted.turns == {"loop": 2, "vmap": autotune.MAX_ROUNDS, "matmul": autotune.MAX_ROUNDS}, "after warm-up"
 
 
-def test_a_contest_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Scripted.script, Scripted.turns = {name: [1.0] for name in MAPPINGS}, {}
-    monkeypatch.setattr(contest, "_Contestant", Scripted)
-    monkeypatch.setattr(contest, "BUDGET_SECONDS", 0.0)
-    hold_contest(workload())
+    monkeypatch.setattr(autotune, "_Candidate", Scripted)
+    monkeypatch.setattr(autotune, "BUDGET_SECONDS", 0.0)
+    time_mappings(workload())
     assert Scripted.turns == dict.fromkeys(MAPPINGS, 1), "one turn each after warm-up, however long that takes"

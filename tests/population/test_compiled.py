@@ -1,4 +1,4 @@
-"""Compiled mappings: the same numbers, compiled once per part of the host, whatever grows."""
+"""Compiled mappings: equal numbers, compiled once per segment of the host, whatever grows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch._dynamo.utils import counters
 
 import esper.population.mapping.stacked as stacked
 from esper.growth.actions import BlendAlgorithm
-from esper.population import MAPPINGS, PROBE_NAMES, Population, Samples, contest, evaluate, train_epoch
-from esper.population.contest import hold_contest
+from esper.population import MAPPINGS, PROBE_NAMES, Population, Samples, autotune, evaluate, train_epoch
+from esper.population.autotune import time_mappings
 from esper.population.mapping import COMPILED_MAPPINGS
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import CNN_BLUEPRINTS, nothing, orders, pool, populate, random_growth, stir
 from tests.population.test_calibration import workload
 from tests.population.test_mappings import assert_close, one_step
@@ -30,7 +31,9 @@ TRACED = [pytest.param(name, marks=pytest.mark.slow if "vmap" in name else ()) f
 
 @pytest.fixture
 def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trace and differentiate as for machine code, but make none: fractions of a second instead of a minute."""
+    """Trace and differentiate as for compilation, without generating code: a fraction of a second instead of a
+    minute.
+    """
     monkeypatch.setattr(stacked, "BACKEND", "aot_eager")
 
 
@@ -39,7 +42,7 @@ def num_compiled() -> int:
 
 
 def train(population: Population, epoch: int = 0, incubation: str = "auxiliary") -> None:
-    """An epoch with whatever has grown, half of it in isolation; probes and a validation too."""
+    """Train an epoch with the present modules, half of them in isolation, with probes and a validation."""
     images, labels = pool()
     present = population.blueprint >= 0
     growth = nothing(population.num_envs)
@@ -48,8 +51,7 @@ def train(population: Population, epoch: int = 0, incubation: str = "auxiliary")
     order = orders(range(population.num_envs), 48, epoch)
     train_epoch(
         population,
-        images,
-        labels,
+        TrainingSamples(images, labels),
         order,
         growth,
         incubation=incubation,
@@ -77,7 +79,7 @@ def test_each_part_is_compiled_once_whatever_grows(mapping: str) -> None:
 
 @pytest.mark.usefixtures("traced_only")
 def test_populations_of_one_host_share_what_was_compiled() -> None:
-    """Environments of the closing table come and go; only another number of hosts asks for more."""
+    """Environments of the closing table come and go; only another number of hosts compiles again."""
     first = populate("matmul_compiled", range(3))
     train(first)
     before = num_compiled()
@@ -119,20 +121,22 @@ def test_machine_code_agrees_with_the_loop_and_does_not_depend_on_the_place(mapp
         population = Population(first.host, first.slot_ids, 8, first.mapping)
         population.reset(range(8), births[rows], torch.ones_like(births, dtype=torch.bool))
         order = orders(rows, size * 4)
-        train_epoch(population, images, labels, order, nothing(8), incubation="auxiliary", num_steps=4, lr=0.01)
+        train_epoch(
+            population, TrainingSamples(images, labels), order, nothing(8), incubation="auxiliary", num_steps=4, lr=0.01
+        )
         values.append(population.hosts.values.detach())
     assert torch.equal(values[0], values[1].flip(0))
 
 
-# ------------------------------------------------------------------------------------------------------- in the contest
+# ----------------------------------------------------------------------------------------------------- in the benchmark
 
 
 @pytest.mark.usefixtures("traced_only")
 def test_the_fastest_mapping_competes_with_itself_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest, "BUDGET_SECONDS", 0.0)
-    timings = hold_contest(workload(), ("loop", "matmul"), compiled=True)
+    monkeypatch.setattr(autotune, "BUDGET_SECONDS", 0.0)
+    timings = time_mappings(workload(), ("loop", "matmul"), compiled=True)
     assert set(timings.seconds) == {"loop", "matmul", "matmul_compiled"}
-    assert set(hold_contest(workload(), ("loop",), compiled=True).seconds) == {"loop"}, "a loop is not compiled"
+    assert set(time_mappings(workload(), ("loop",), compiled=True).seconds) == {"loop"}, "a loop is not compiled"
 
 
 def test_a_compiler_that_fails_is_refused_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,17 +144,17 @@ def test_a_compiler_that_fails_is_refused_with_its_reason(monkeypatch: pytest.Mo
         raise RuntimeError("no compiler here")
 
     monkeypatch.setattr(stacked, "BACKEND", broken)
-    monkeypatch.setattr(contest, "BUDGET_SECONDS", 0.0)
-    timings = hold_contest(workload(), ("matmul",), compiled=True)
+    monkeypatch.setattr(autotune, "BUDGET_SECONDS", 0.0)
+    timings = time_mappings(workload(), ("matmul",), compiled=True)
     assert set(timings.seconds) == {"matmul"}
     assert "no compiler here" in timings.refused["matmul_compiled"]
 
 
 @pytest.mark.gpu
-def test_a_contest_on_a_gpu_times_everything_and_one_of_them_compiled() -> None:
+def test_a_benchmark_on_a_gpu_times_everything_and_one_of_them_compiled() -> None:
     task = workload()
     fields = ("inputs", "targets", "val_inputs", "val_targets")
-    timings = hold_contest(replace(task, **{name: getattr(task, name).cuda() for name in fields}))
+    timings = time_mappings(replace(task, **{name: getattr(task, name).cuda() for name in fields}))
     assert timings.refused == {}
     assert set(MAPPINGS) < set(timings.seconds)
     assert len(set(COMPILED_MAPPINGS) & set(timings.seconds)) == 1

@@ -1,4 +1,4 @@
-"""What a module is worth, from as few passes as possible: equal to evaluating each configuration by itself."""
+"""Contributions of modules from as few passes as possible, equal to evaluating each configuration separately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 import esper.population.counterfactuals as counterfactuals
 from esper.growth.actions import BlendAlgorithm
-from esper.population import MAPPINGS, GrowthStage, Population, Samples, Valuation, valuate
+from esper.population import MAPPINGS, GrowthStage, Population, Questions, Samples, Valuation, valuate
 from esper.population.counterfactuals import num_pair_configurations
 from esper.population.plan import Rows
 from tests.population.growing import CNN_BLUEPRINTS, pool, populate, random_growth, stir
@@ -27,7 +27,7 @@ def samples(num_envs: int, size: int = 60) -> Samples:
 
 
 def score(population: Population, environment: int, alpha: Tensor, data: Samples) -> float:
-    """The definition: build the network, run it whole."""
+    """Score by the definition: build the network and run it completely."""
     logits = population.grown(environment, alpha.tolist())(data.inputs.double())
     right = logits.softmax(dim=1)[torch.arange(len(data.targets)), data.targets]
     weights = data.weights[environment]
@@ -35,7 +35,7 @@ def score(population: Population, environment: int, alpha: Tensor, data: Samples
 
 
 def with_modules(alpha: Tensor, on: Iterable[int], growth: GrowthStage, environment: int) -> Tensor:
-    """Alphas with only the given slots on; a developing module stands at 1."""
+    """Return alphas with only the given slots on; a developing module is at 1."""
     full = torch.where(growth.developing[environment], 1.0, alpha)
     picked = torch.zeros_like(alpha)
     picked[list(on)] = full[list(on)]
@@ -57,12 +57,14 @@ def valued(
     return valuate(
         population,
         data,
-        alpha=growth.alpha,
-        developing=growth.developing,
-        kept=kept,
-        kept_wanted=everywhere,
-        pairs_due=everywhere & pairs,
-        off_wanted=everywhere & off,
+        Questions(
+            alpha=growth.alpha,
+            developing=growth.developing,
+            kept=kept,
+            kept_wanted=everywhere,
+            pairs_due=everywhere & pairs,
+            off_wanted=everywhere & off,
+        ),
     )
 
 
@@ -106,8 +108,8 @@ def test_modules_are_measured_where_they_are_due_and_nothing_else_changes(pairs:
     data, due = samples(NUM_ENVS), torch.arange(NUM_ENVS) % 2 == 0
     asked = {"alpha": growth.alpha, "developing": growth.developing, "kept": growth.alpha > 0.5}
     wanted = {"kept_wanted": torch.ones_like(due), "pairs_due": torch.full_like(due, pairs)}
-    whole = valuate(population, data, **asked, **wanted)
-    some = valuate(population, data, **asked, **wanted, modules_due=due)
+    whole = valuate(population, data, Questions(**asked, **wanted))
+    some = valuate(population, data, Questions(**asked, **wanted, modules_due=due))
     assert torch.equal(some.scores.points, whole.scores.points)
     torch.testing.assert_close(some.kept.points, whole.kept.points)
     torch.testing.assert_close(some.contribution[due], whole.contribution[due], equal_nan=True)
@@ -138,7 +140,7 @@ def test_all_off_is_the_bare_host_and_the_present_one_to_the_bit_where_nothing_a
 def run_configurations(
     monkeypatch: pytest.MonkeyPatch, growth: GrowthStage, population: Population
 ) -> list[tuple[int, ...]]:
-    """(environment, which slots are on) of every configuration that is run besides the present one."""
+    """Return (environment, slots that are on) of every configuration that runs besides the present one."""
     seen: list[Rows] = []
     original = counterfactuals.evaluate
 
@@ -198,11 +200,13 @@ def test_an_ordinary_epoch_evaluates_at_most_two_functions_more_than_there_are_m
     valuate(
         population,
         samples(NUM_ENVS),
-        alpha=growth.alpha,
-        developing=growth.developing,
-        kept=torch.zeros_like(growth.developing),
-        kept_wanted=nobody,
-        pairs_due=nobody,
+        Questions(
+            alpha=growth.alpha,
+            developing=growth.developing,
+            kept=torch.zeros_like(growth.developing),
+            kept_wanted=nobody,
+            pairs_due=nobody,
+        ),
     )
     functions = [
         (environment, *row)
@@ -246,4 +250,4 @@ def test_rows_start_at_the_first_slot_that_differs(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(counterfactuals, "build_plan", spy)
     empty = torch.zeros(1, 3, dtype=torch.bool)
     valued(population, GrowthStage(alpha=alpha, developing=empty, isolated=empty), samples(1))
-    assert starts == [[-1], [2]]
+    assert starts == [[-1, 2]]

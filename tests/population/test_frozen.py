@@ -6,14 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from helpers import undone
 from torch import Tensor, nn
 
-from esper.blueprints import BLUEPRINTS, blueprint_ids, register, registry
+from esper.blueprints import blueprint_ids, register_blueprint
 from esper.blueprints.residual import Residual
+from esper.growth import Incubation
 from esper.growth.actions import BlendAlgorithm
 from esper.hosts import SegmentedHost
-from esper.population import INCUBATIONS, MAPPINGS, Population, build_mapping, train_epoch
+from esper.population import MAPPINGS, Population, build_mapping, train_epoch
 from esper.population.stack import Stack
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import births, digits_host, nothing, orders, pool
 
 FROZEN_HOST = ("segments.0.conv0.weight", "segments.2.conv2.weight")
@@ -21,7 +24,7 @@ NUM_FROZEN = 72 + 576
 
 
 def half_frozen(channels: int) -> nn.Module:
-    """A convolution that stays as it was drawn, and one behind it that learns."""
+    """Build a convolution that stays as drawn, followed by one that learns."""
     still, moving = nn.Conv2d(channels, channels, 1), nn.Conv2d(channels, channels, 1)
     still.requires_grad_(False)
     return Residual(channels, nn.Sequential(still, nn.ReLU(), moving))
@@ -29,12 +32,10 @@ def half_frozen(channels: int) -> nn.Module:
 
 @pytest.fixture(autouse=True)
 def blueprint() -> Iterator[int]:
-    """Index of the half-frozen blueprint; taken back after the test."""
-    custom = list(registry.CUSTOM_IDS)
-    register("cnn", "half_frozen", half_frozen)
-    yield blueprint_ids().index("half_frozen")
-    del BLUEPRINTS["cnn"]["half_frozen"]
-    registry.CUSTOM_IDS[:] = custom
+    """Index of the half-frozen blueprint, whose registration is undone after the test."""
+    with undone():
+        register_blueprint("cnn", "half_frozen", half_frozen)
+        yield blueprint_ids().index("half_frozen")
 
 
 def frozen_host() -> SegmentedHost:
@@ -55,13 +56,13 @@ def grown(mapping: str, blueprint: int) -> Population:
 
 
 def split(stack: Stack) -> tuple[Tensor, Tensor]:
-    """What is frozen and what is trained, of all rows."""
+    """Return frozen and trained parameters of all rows."""
     frozen = stack.program.layout.frozen()
     assert frozen is not None
     return stack.values.detach()[:, frozen].clone(), stack.values.detach()[:, ~frozen].clone()
 
 
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_training_leaves_frozen_parameters_alone_to_the_bit(mapping: str, incubation: str, blueprint: int) -> None:
     population = grown(mapping, blueprint)
@@ -74,7 +75,14 @@ def test_training_leaves_frozen_parameters_alone_to_the_bit(mapping: str, incuba
     for epoch in range(3):
         order = orders(range(3), 32, epoch)
         train_epoch(
-            population, images, labels, order, growth, incubation=incubation, num_steps=2, lr=0.1, max_grad_norm=1.0
+            population,
+            TrainingSamples(images, labels),
+            order,
+            growth,
+            incubation=incubation,
+            num_steps=2,
+            lr=0.1,
+            max_grad_norm=1.0,
         )
     for stack, (still, moved) in zip(stacks, before, strict=True):
         after = split(stack)
@@ -85,7 +93,7 @@ def test_training_leaves_frozen_parameters_alone_to_the_bit(mapping: str, incuba
 
 
 def test_frozen_gradients_are_neither_clipped_for_nor_reported(blueprint: int) -> None:
-    """A norm over what is not trained would shrink the steps of what is."""
+    """A norm over untrained parameters would shrink the steps of trained ones."""
     images, labels = pool()
     order = orders(range(3), 16)
     norms = []
@@ -94,7 +102,14 @@ def test_frozen_gradients_are_neither_clipped_for_nor_reported(blueprint: int) -
         if not freeze:
             population.hosts.frozen = None
         stats = train_epoch(
-            population, images, labels, order, nothing(3), incubation="auxiliary", num_steps=1, lr=0.1, max_grad_norm=1
+            population,
+            TrainingSamples(images, labels),
+            order,
+            nothing(3),
+            incubation="auxiliary",
+            num_steps=1,
+            lr=0.1,
+            max_grad_norm=1,
         )
         norms.append(stats.host_norm)
     assert (norms[0] < norms[1]).all()

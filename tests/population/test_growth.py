@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from esper.blueprints import blueprint_ids
+from esper.growth import Incubation
 from esper.growth.actions import BlendAlgorithm
-from esper.population import INCUBATIONS, MAPPINGS, GrowthStage, Population, Samples, evaluate, train_epoch
+from esper.population import MAPPINGS, GrowthStage, Population, Samples, evaluate, train_epoch
 from esper.population.stack import Stack, adam_step
-from esper.population.training import plan_training, step_gradients
+from esper.population.training import part_gradients, plan_training
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import CNN_BLUEPRINTS, FAULTS, batch, nothing, orders, pool, populate, random_growth, stir
 
 ALGORITHMS = list(BlendAlgorithm)
@@ -20,7 +23,9 @@ def train(population: Population, growth: GrowthStage, *, epochs: int = 1, incub
     numbers = list(range(population.num_envs))
     for epoch in range(epochs):
         order = orders(numbers, 48, epoch)
-        train_epoch(population, images, labels, order, growth, incubation=incubation, num_steps=3, lr=0.01)
+        train_epoch(
+            population, TrainingSamples(images, labels), order, growth, incubation=incubation, num_steps=3, lr=0.01
+        )
 
 
 def host_state(population: Population) -> list[Tensor]:
@@ -34,7 +39,7 @@ def points(population: Population, alpha: Tensor) -> Tensor:
     return evaluate(population, Samples(inputs=images, targets=labels, weights=weights), alpha)[0].points
 
 
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_an_isolated_module_leaves_every_host_and_its_optimizer_bit_equal(mapping: str, incubation: str) -> None:
     bare = populate(mapping, range(4))
@@ -116,11 +121,11 @@ def test_gradients_reach_the_host_through_a_blended_module_unless_it_is_isolated
     stage.isolated[0, 1] = isolated
     x, y = batch([0])
     plan = plan_training(population, stage, "auxiliary")
-    found = step_gradients(population, plan, x, y, stacks=population.stacks())
+    found = part_gradients(population, plan, x, y, stacks=population.stacks())
 
     grown = population.grown(0, [0.0, 1.0, 0.0])
     h = grown.forward_to("r0c1", x[0])
-    module = grown.slots["r0c1"]
+    module = grown.attached["r0c1"]
     # Isolated: the host's own feature passes the gradient as if the module's change were a constant.
     standing = h + (module(h.detach()) - h.detach()) if isolated else module(h)
     nn.functional.cross_entropy(grown.segments[3](grown.segments[2](standing)), y[0]).backward()
@@ -137,7 +142,7 @@ def test_straight_through_trains_a_module_as_if_its_output_stood_there() -> None
     stage.developing[0, 1] = True
     x, y = batch([0])
     plan = plan_training(population, stage, "straight_through")
-    found = step_gradients(population, plan, x, y, stacks=population.stacks())
+    found = part_gradients(population, plan, x, y, stacks=population.stacks())
 
     grown = population.grown(0, [0.0, 1.0, 0.0])
     module = grown.detach("r0c1")
@@ -161,12 +166,38 @@ def test_developing_modules_of_one_host_do_not_see_each_other() -> None:
         for _, slot, *_ in sites:
             stage.developing[0, slot] = True
         plan = plan_training(population, stage, "auxiliary")
-        result = step_gradients(population, plan, x, y, stacks=population.stacks())
+        result = part_gradients(population, plan, x, y, stacks=population.stacks())
         gradients.append(result.gradients[list(population.modules).index((2, CNN_BLUEPRINTS[1])) + 1])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("num_developing", [1, 2])
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_incubated_rows_leave_all_others_bit_equal(mapping: str, num_envs: int, num_developing: int) -> None:
+    """They run beside the hosts' rows and through the same blended modules."""
+    kinds = [kind for kind in CNN_BLUEPRINTS if blueprint_ids()[kind] in ("conv_light", "norm")]
+    blended = [(env, slot, kinds[(env + slot) % 2], BlendAlgorithm.ADD) for env in range(num_envs) for slot in (0, 2)]
+    beside = [(env, 1, kinds[0], BlendAlgorithm.ADD) for env in range(min(num_envs, num_developing))]
+    population = populate(mapping, range(num_envs), [*blended, *beside])
+    stir(population)
+    x, y = batch(range(num_envs))
+    found = []
+    for develops in (False, True):
+        stage = nothing(num_envs)
+        stage.alpha[:, [0, 2]] = 1.0
+        stage.developing[: len(beside), 1] = develops
+        plan = plan_training(population, stage, "auxiliary")
+        result = part_gradients(population, plan, x, y, stacks=population.stacks())
+        found.append((result.loss, dict(zip(population.owners(), result.gradients, strict=True))))
+    (loss, gradients), (loss_beside, gradients_beside) = found
+    assert torch.equal(loss, loss_beside)
+    assert gradients_beside[1, kinds[0]].any()
+    for owner, gradient in gradients.items():
+        assert owner[:1] == (1,) or torch.equal(gradient, gradients_beside[owner])
+
+
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_a_non_finite_module_ends_nothing_but_itself(mapping: str, incubation: str) -> None:
     sites = [(0, 1, CNN_BLUEPRINTS[0], BlendAlgorithm.ADD), (1, 1, CNN_BLUEPRINTS[0], BlendAlgorithm.ADD)]

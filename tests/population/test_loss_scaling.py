@@ -1,4 +1,4 @@
-"""Loss scales of fp16: an overflow is its owner's business alone, and no gradient."""
+"""Loss scales of fp16: an overflow affects its owner only, and is not a gradient."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from esper.growth.actions import BlendAlgorithm
 from esper.population import MAPPINGS, PROBE_NAMES, train_epoch
 from esper.population.scaling import GROWTH_INTERVAL, INITIAL_SCALE, MAX_SCALE, MIN_SCALE, GradientNorms, next_scales
 from esper.population.training import plan_parts, plan_scaling
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import CNN_BLUEPRINTS, batch, nothing, orders, pool, populate, stir
 from tests.population.halves import FP16, HOST, one_step, provoke, same, scale_of, state, train
 
@@ -164,7 +165,14 @@ def test_a_probe_on_a_skipped_step_is_not_measured() -> None:
     images, labels = pool()
     order = orders(range(2), 16)
     stats = train_epoch(
-        population, images, labels, order, nothing(2), incubation="auxiliary", num_steps=1, lr=0.01, probes=PROBE_NAMES
+        population,
+        TrainingSamples(images, labels),
+        order,
+        nothing(2),
+        incubation="auxiliary",
+        num_steps=1,
+        lr=0.01,
+        probes=PROBE_NAMES,
     )
     assert stats.probes is not None
     assert stats.probes[0].isfinite().all()

@@ -1,4 +1,4 @@
-"""All mapping strategies compute the same thing, and a population of E is E populations of one."""
+"""All mappings compute the same, and a population of E equals E populations of one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.config import growth as config
+from esper.growth import Incubation
 from esper.growth.actions import BlendAlgorithm
-from esper.population import INCUBATIONS, MAPPINGS, Population, Samples, build_mapping, evaluate, train_epoch
+from esper.population import MAPPINGS, Population, Samples, build_mapping, evaluate, train_epoch
 from esper.population.mapping import COMPILED_MAPPINGS
-from esper.population.training import GrowthStage, plan_training, step_gradients
+from esper.population.training import GrowthStage, part_gradients, plan_training
+from esper.runtime.options import MappingName
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import (
     CNN_BLUEPRINTS,
     batch,
@@ -35,7 +37,7 @@ def one_step(
     x, y = batch(numbers, size=size)
     stacks = population.stacks()
     plan = plan_training(population, growth, incubation)
-    result = step_gradients(population, plan, x, y, stacks=stacks)
+    result = part_gradients(population, plan, x, y, stacks=stacks)
     rows: dict[tuple[int, ...], Tensor] = {}
     keys = [(), *population.modules, *((slot,) for slot in population.gates)]
     for key, stack, gradient in zip(keys, stacks, result.gradients, strict=True):
@@ -51,7 +53,7 @@ def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float) 
         assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max().clamp(min=1e-3)
 
 
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", STACKED)
 @pytest.mark.parametrize("seed", range(4))
 def test_one_step_agrees_with_the_loop_in_fp32(mapping: str, incubation: str, seed: int) -> None:
@@ -103,7 +105,13 @@ def scripted_life(population: Population, incubation: str) -> Tensor:
             population.remove(1, 1)
             stage.alpha[1, 1] = 0.0
         stats = train_epoch(
-            population, images, labels, orders(numbers, 48, epoch), stage, incubation=incubation, num_steps=3, lr=0.01
+            population,
+            TrainingSamples(images, labels),
+            orders(numbers, 48, epoch),
+            stage,
+            incubation=incubation,
+            num_steps=3,
+            lr=0.01,
         )
         samples = Samples(inputs=images, targets=labels, weights=torch.ones(population.num_envs, len(labels)))
         scores, _ = evaluate(population, samples, stage.alpha)
@@ -111,7 +119,7 @@ def scripted_life(population: Population, incubation: str) -> Tensor:
     return torch.cat([torch.cat(trace), population.hosts.values.detach().flatten()])
 
 
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", STACKED)
 def test_a_scripted_life_agrees_with_the_loop_in_float64(mapping: str, incubation: str) -> None:
     lives = [scripted_life(populate(name, range(4), dtype=torch.float64), incubation) for name in ("loop", mapping)]
@@ -128,7 +136,13 @@ def test_stacks_of_eight_and_sixteen_agree_bit_for_bit(mapping: str) -> None:
         numbers = list(range(population.num_envs))
         empty = nothing(population.num_envs)
         train_epoch(
-            population, images, labels, orders(numbers, 64), empty, incubation="auxiliary", num_steps=2, lr=0.01
+            population,
+            TrainingSamples(images, labels),
+            orders(numbers, 64),
+            empty,
+            incubation="auxiliary",
+            num_steps=2,
+            lr=0.01,
         )
     assert torch.equal(few.hosts.values, many.hosts.values[:8])
     assert torch.equal(few.hosts.exp_avg_sq, many.hosts.exp_avg_sq[:8])
@@ -143,13 +157,15 @@ def test_a_hosts_numbers_do_not_depend_on_its_place_in_the_stack(mapping: str) -
     for numbers in (forward, backward):
         population = populate(mapping, numbers)
         order = orders(numbers, 64)
-        train_epoch(population, images, labels, order, nothing(8), incubation="auxiliary", num_steps=2, lr=0.01)
+        train_epoch(
+            population, TrainingSamples(images, labels), order, nothing(8), incubation="auxiliary", num_steps=2, lr=0.01
+        )
         values.append(population.hosts.values.detach())
     assert torch.equal(values[0], values[1].flip(0))
 
 
 def test_configuration_offers_every_mapping_and_nothing_else() -> None:
-    assert {item.name for item in config.Mapping} == {"auto", *MAPPINGS, *COMPILED_MAPPINGS}
+    assert {item.name for item in MappingName} == {"auto", *MAPPINGS, *COMPILED_MAPPINGS}
     for name in MAPPINGS | COMPILED_MAPPINGS:
         assert build_mapping(name).name == name
 
@@ -205,7 +221,7 @@ def test_places_that_are_not_slots_change_nothing() -> None:
         plan = plan_training(
             population, GrowthStage(alpha=empty.double(), developing=empty, isolated=empty), "auxiliary"
         )
-        losses.append(step_gradients(population, plan, images, labels, stacks=[population.hosts]).loss)
+        losses.append(part_gradients(population, plan, images, labels, stacks=[population.hosts]).loss)
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-12, atol=0)
 
 
@@ -221,7 +237,7 @@ def test_a_fully_blended_module_has_the_same_bits_beside_one_that_is_half_blende
         growth.alpha[:, 1] = torch.tensor([1.0, neighbour])
         x, y = batch([0, 1])
         plan = plan_training(population, growth, "auxiliary")
-        result = step_gradients(population, plan, x, y, stacks=population.stacks())
+        result = part_gradients(population, plan, x, y, stacks=population.stacks())
         found.append([result.loss, *result.gradients])
     for whole, mixed in zip(*found, strict=True):
         assert torch.equal(whole[0], mixed[0])

@@ -1,4 +1,4 @@
-"""Learning rates and labels of a host's own, in a stack with others."""
+"""Individual learning rates and labels of hosts that share a stack."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from esper.population import MAPPINGS, Population, train_epoch
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import nothing, orders, pool, populate, random_growth
 
 NUM_ENVS = 4
@@ -17,11 +18,12 @@ def trained(mapping: str, lr: float | Tensor, labels: Tensor | None = None) -> P
     sites, growth = random_growth(3, NUM_ENVS)
     population = populate(mapping, range(NUM_ENVS), sites)
     images, own = pool()
+    told = own if labels is None else labels
+    samples = TrainingSamples(images, told, own_targets=told.dim() == 2)
     for epoch in range(2):
         train_epoch(
             population,
-            images,
-            own if labels is None else labels,
+            samples,
             orders(range(NUM_ENVS), 32, epoch),
             growth,
             incubation="auxiliary",
@@ -32,7 +34,7 @@ def trained(mapping: str, lr: float | Tensor, labels: Tensor | None = None) -> P
 
 
 def parameters(population: Population, environment: int) -> list[Tensor]:
-    """All that one environment's host, modules and gates consist of."""
+    """Return all parameters of one environment's host, modules and gates."""
     return [
         stack.values.detach()[stack.row(environment)]
         for stack in population.stacks()
@@ -74,6 +76,14 @@ def test_adam_s_first_step_is_as_long_as_the_rate_says() -> None:
     population = populate("matmul", range(NUM_ENVS))
     images, labels = pool()
     order = orders(range(NUM_ENVS), 16)
-    train_epoch(population, images, labels, order, nothing(NUM_ENVS), incubation="auxiliary", num_steps=1, lr=rates)
+    train_epoch(
+        population,
+        TrainingSamples(images, labels),
+        order,
+        nothing(NUM_ENVS),
+        incubation="auxiliary",
+        num_steps=1,
+        lr=rates,
+    )
     longest = (population.hosts.values.detach() - born).abs().amax(dim=1)
     torch.testing.assert_close(longest, rates.float(), rtol=1e-3, atol=0)

@@ -1,4 +1,4 @@
-"""Slot probes say what they claim about a host."""
+"""Slot probes measure what their definitions say."""
 
 from __future__ import annotations
 
@@ -50,6 +50,29 @@ def test_first_order_gain_is_the_gradient_norm_of_a_zero_convolution_at_the_slot
         assert conv.weight.grad is not None
         expected = (conv.weight.grad.norm().log10() + 2) / 3
         assert values[environment].item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 40])
+def test_first_order_gain_of_a_wide_map_is_close_to_that_of_all_channels(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixes = torch.randn(2, rank, 40) / rank**0.5  # the weight gradient has about this rank
+    x, gradient = (torch.randn(8, 16, rank, 4, 4).transpose(2, 4) @ mix for mix in mixes)
+    pair = x.transpose(2, 4), (gradient / 16).transpose(2, 4)
+    column = PROBE_NAMES.index("log_first_order_gain")
+    estimated = slot_probes(*([each] for each in pair))[:, 0, column]
+    monkeypatch.setattr(probes, "SKETCH", 40)
+    exact = slot_probes(*([each] for each in pair))[:, 0, column]
+    assert not torch.equal(estimated, exact)
+    assert (estimated - exact).abs().max() < 0.08
+    assert abs((estimated - exact).mean()) < 0.05
+
+
+def test_gradient_norm_of_a_wide_map_is_that_of_all_its_numbers() -> None:
+    x = torch.randn(3, 6, 40, 4, 4)
+    for gradient in (torch.randn(3, 6, 40, 4, 4), torch.randn(3, 6, 4, 4, 40).movedim(-1, 2)):
+        expected = (torch.stack([each.norm() for each in gradient]).log10() + 2) / 3
+        assert torch.allclose(slot_probes([x], [gradient])[:, 0, PROBE_NAMES.index("log_gradient_norm")], expected)
 
 
 def test_a_stronger_gradient_raises_the_gradient_probe_by_a_third_per_decade() -> None:

@@ -1,4 +1,4 @@
-"""Shapley values: they share out exactly what the modules bring together, from no more passes than allowed."""
+"""Shapley values distribute exactly the joint contribution, with no more passes than allowed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 import esper.population.counterfactuals as counterfactuals
 from esper.growth.actions import BlendAlgorithm
-from esper.population import GrowthStage, valuate
+from esper.population import GrowthStage, Questions, valuate
 from esper.population.plan import Rows
 from esper.population.shapley import ShapleyPlan, choose_orders, needed_configurations, plan_shapley, shapley_values
 from tests.population.growing import CNN_BLUEPRINTS, populate, stir
@@ -34,7 +34,7 @@ def plan(num_modules: int, num_permutations: int, cap: int = 1000, seed: int = 0
 
 
 def values_of(found: ShapleyPlan, worth: dict[int, float], num_slots: int) -> Tensor:
-    """Values when a set of modules, as a bit mask, is worth so many points."""
+    """Return values when a set of modules, as a bit mask, is worth a given number of points."""
     everything = max(worth)
     points = torch.tensor([[worth[mask] for mask in found.configurations[0].tolist()]], dtype=torch.float64)
     return shapley_values(found, torch.tensor([worth[everything]], dtype=torch.float64), points, num_slots)[0]
@@ -126,12 +126,14 @@ def test_three_modules_of_a_network_agree_with_the_definition(monkeypatch: pytes
     valuation = valuate(
         population,
         data,
-        alpha=alpha,
-        developing=empty,
-        kept=empty,
-        kept_wanted=yes,
-        pairs_due=yes,
-        configurations=found.configurations,
+        Questions(
+            alpha=alpha,
+            developing=empty,
+            kept=empty,
+            kept_wanted=yes,
+            pairs_due=yes,
+            configurations=found.configurations,
+        ),
     )
     assert sorted(seen) == sorted(set(seen))
     assert len(seen) == 8

@@ -13,8 +13,10 @@ from helpers import NEEDS_FP16
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from esper.growth import Incubation
 from esper.growth.actions import BlendAlgorithm
-from esper.population import INCUBATIONS, MAPPINGS, PROBE_NAMES, GrowthStage, Population, training
+from esper.population import MAPPINGS, PROBE_NAMES, GrowthStage, Population, epoch
+from esper.tasks.batches import TrainingSamples
 from tests.population.growing import CNN_BLUEPRINTS, nothing, orders, pool, populate
 
 NUM_ENVS = 3
@@ -64,7 +66,7 @@ class _Operations(TorchDispatchMode):
 
 @contextmanager
 def counted_reads() -> Iterator[Counter[str]]:
-    """What would wait for a device meanwhile, by name."""
+    """Count operations that synchronise with the device, by name."""
     counts: Counter[str] = Counter()
     with _Calls(counts), _Operations(counts):
         yield counts
@@ -91,10 +93,9 @@ def growing(
 
 def train(population: Population, stage: GrowthStage, incubation: str, num_steps: int) -> None:
     images, labels = (tensor.to(population.device) for tensor in pool())
-    training.train_epoch(
+    epoch.train_epoch(
         population,
-        images,
-        labels,
+        TrainingSamples(images, labels),
         orders(range(NUM_ENVS), num_steps * BATCH),
         stage,
         incubation=incubation,
@@ -106,7 +107,7 @@ def train(population: Population, stage: GrowthStage, incubation: str, num_steps
 
 
 @pytest.mark.parametrize("autocast_dtype", [None, pytest.param(torch.float16, marks=NEEDS_FP16)], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_steps_read_nothing_back_and_the_epoch_does_so_twice(
     mapping: str, incubation: str, autocast_dtype: torch.dtype | None
@@ -131,28 +132,28 @@ def test_a_read_would_be_counted() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("autocast_dtype", [None, torch.float16], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_no_step_waits_for_a_gpu(
     mapping: str, incubation: str, autocast_dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the first step to the reading of results at the end: gradients, optimizer, norms and scales included."""
+    """From the first step to reading the results: gradients, optimizer, norms and scales included."""
     population, stage = growing(mapping, "cuda", autocast_dtype)
     train(population, stage, incubation, 1)  # what is made once, such as the constants of a mapping, may wait
-    take_step, read = training.take_step, training._read
+    step_gradients, read = epoch.step_gradients, epoch._read
     steps = []
 
     def forbidden(*args: Any, **kwargs: Any) -> Any:
         steps.append(1)
         torch.cuda.set_sync_debug_mode("error")
-        return take_step(*args, **kwargs)
+        return step_gradients(*args, **kwargs)
 
     def allowed(*args: Any, **kwargs: Any) -> Any:
         torch.cuda.set_sync_debug_mode("default")
         return read(*args, **kwargs)
 
-    monkeypatch.setattr(training, "take_step", forbidden)
-    monkeypatch.setattr(training, "_read", allowed)
+    monkeypatch.setattr(epoch, "step_gradients", forbidden)
+    monkeypatch.setattr(epoch, "_read", allowed)
     try:
         train(population, stage, incubation, 3)
     finally:

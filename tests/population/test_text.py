@@ -1,4 +1,4 @@
-"""Transformers in a population: what runs them computes what the loop does, and growing is as isolated."""
+"""Transformers in a population: all mappings agree with the loop, and growing is isolated."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from esper.blueprints import BLUEPRINTS, blueprint_ids, compatible
+from esper.growth import Incubation
 from esper.growth.actions import BlendAlgorithm
 from esper.hosts import SegmentedHost, build_host
 from esper.population import (
-    INCUBATIONS,
     PROBE_NAMES,
     GrowthStage,
     Population,
@@ -26,8 +26,9 @@ from esper.population import (
 from esper.population.layout import flatten_parameters
 from esper.population.losses import row_losses, weighted_sums
 from esper.population.probes import slot_probes
-from esper.population.training import plan_parts, take_step
+from esper.population.training import plan_parts, step_gradients
 from esper.runtime.rng import generator
+from esper.tasks.batches import TrainingSamples
 from esper.tasks.data import IGNORED
 
 VOCABULARY, CONTEXT, WIDTH, NUM_SLOTS, NUM_ENVS = 32, 12, 16, 4, 4
@@ -87,7 +88,14 @@ def train(population: Population, growth: GrowthStage, epochs: int = 1, incubati
         size = population.num_envs, 24
         order = torch.randint(len(inputs), size, generator=generator("order", epoch))
         stats = train_epoch(
-            population, inputs, targets, order, growth, incubation=incubation, num_steps=3, lr=0.01, probes=PROBE_NAMES
+            population,
+            TrainingSamples(inputs, targets),
+            order,
+            growth,
+            incubation=incubation,
+            num_steps=3,
+            lr=0.01,
+            probes=PROBE_NAMES,
         )
         samples = Samples(inputs=inputs, targets=targets, weights=torch.ones(population.num_envs, len(inputs)))
         scores, _ = evaluate(population, samples, growth.alpha)
@@ -96,7 +104,7 @@ def train(population: Population, growth: GrowthStage, epochs: int = 1, incubati
     return [*trace, *(stack.values.detach().flatten() for stack in population.stacks())]
 
 
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", ["vmap", "matmul"])
 def test_one_step_agrees_with_the_loop_in_fp32(mapping: str, incubation: str) -> None:
     inputs, targets = text()
@@ -105,13 +113,13 @@ def test_one_step_agrees_with_the_loop_in_fp32(mapping: str, incubation: str) ->
     for name in ("loop", mapping):
         population = populate(name)
         parts = plan_parts(population, stage(), incubation)
-        steps.append(take_step(population, parts, inputs, targets, batch, probes=()))
+        steps.append(step_gradients(population, parts, TrainingSamples(inputs, targets), batch, probes=()))
     assert len(steps[0].gradients) > 10
     for ours, theirs in zip([steps[1].loss, *steps[1].gradients], [steps[0].loss, *steps[0].gradients], strict=True):
         assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max().clamp(min=1e-3)
 
 
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", ["vmap", "matmul"])
 def test_several_epochs_agree_with_the_loop_in_float64(mapping: str, incubation: str) -> None:
     lives = [
@@ -129,7 +137,7 @@ def test_grouped_convolutions_refuse_text_by_name_with_the_choices() -> None:
         populate("grouped")
 
 
-@pytest.mark.parametrize("incubation", INCUBATIONS)
+@pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", RUNNING)
 def test_modules_in_isolation_leave_hosts_and_their_optimizer_bit_equal(mapping: str, incubation: str) -> None:
     bare, grown = populate(mapping, modules=False), populate(mapping)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from esper.blueprints import BLUEPRINTS
 from esper.config import UsageError, compose
-from esper.experiment.build import build_laboratory
+from esper.experiment.build import build_experiment
 from esper.growth.actions import Blueprint
 from esper.hosts import SegmentedHost
-from esper.population import MAPPINGS, build_mapping, calibration, contest
+from esper.population import MAPPINGS, autotune, build_mapping, calibration
+from esper.population.autotune import time_mappings
 from esper.population.calibration import cache_file, choose_mapping, require_mapping
-from esper.population.contest import hold_contest
 from esper.population.mapping import COMPILED_MAPPINGS, stacked
 from esper.population.trial import try_out, why_not
 from esper.population.workload import Workload
@@ -29,7 +29,7 @@ from tests.population.test_calibration import folder, workload  # noqa: F401 (a 
 
 
 class Branching(nn.Module):
-    """Looks at values: one row after the other can, vmap cannot."""
+    """A module that branches on values: possible row by row, impossible under vmap."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Branching(nn.Module):
 
 
 class Backward(torch.autograd.Function):
-    """Runs forward under anything; its backward fails."""
+    """A module that runs forward under every mapping, and whose backward fails."""
 
     generate_vmap_rule = True
 
@@ -53,7 +53,7 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: object, *gradients: Tensor) -> Tensor:
-        raise NotImplementedError("no way back")
+        raise RuntimeError("no way back")
 
 
 class NoWayBack(nn.Module):
@@ -67,7 +67,7 @@ class NoWayBack(nn.Module):
 
 
 class Sized(nn.Module):
-    """Fails at the size that features have in this host, and at no other."""
+    """A module that fails only at the size of this host's features."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], nn.Modul
     """A workload in which nothing but the given module may grow, in the last slot."""
 
     def build(body: Callable[[int], nn.Module]) -> Workload:
-        monkeypatch.setitem(BLUEPRINTS["cnn"], "conv_light", body)
+        monkeypatch.setitem(BLUEPRINTS["cnn"]._entries, "conv_light", body)
         monkeypatch.setattr("esper.population.mapping.loop.normalises_input", lambda module: False)
         whole = workload()
         only = torch.zeros_like(whole.compatible)
@@ -184,7 +184,7 @@ def test_a_mapping_that_is_named_runs_or_is_refused_with_those_that_do(
 def test_a_parameter_of_any_shape_meets_what_it_meets_in_the_loop_or_is_refused(
     mapping: str, shape: tuple[int, ...]
 ) -> None:
-    """Where there are as many rows as channels, rows and columns: nothing would fail by itself."""
+    """With as many rows as channels, rows and columns, broadcasting errors would be silent."""
     module = Scalar(4, shape)
     values = torch.randn(4, sum(parameter.numel() for parameter in module.parameters()), generator=generator("values"))
     x = torch.randn(4, 4, 4, 4, 4, generator=generator("features"))
@@ -207,11 +207,11 @@ def test_a_mapping_that_cannot_loses_and_if_all_do_it_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    monkeypatch.setattr(contest, "BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr(autotune, "BUDGET_SECONDS", 0.0)
     body, able, message = BODIES[kind]
     task = alone(body)
     if able:
-        timings = hold_contest(task)
+        timings = time_mappings(task)
         assert set(timings.seconds) == able
         assert all(message in why for why in timings.refused.values())
         return
@@ -278,7 +278,7 @@ def test_a_compiled_mapping_is_tried_as_it_is_before_compilation(monkeypatch: py
 def test_a_machine_without_a_compiler_refuses_what_is_compiled_before_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In one line, with what runs without it."""
+    """The refusal is one line with the mappings that run without it."""
 
     def compiles(graph: object, inputs: object) -> object:
         raise RuntimeError("\nno compiler here\nSet TORCH_LOGS to learn more")
@@ -286,7 +286,7 @@ def test_a_machine_without_a_compiler_refuses_what_is_compiled_before_the_run(
     monkeypatch.setattr(stacked, "BACKEND", compiles)
     with pytest.raises(ValueError, match=r"^env\.mapping=matmul_compiled cannot run") as refusal:
         require_mapping(workload(), "matmul_compiled")
-    assert "torch.compile cannot make machine code here (" in str(refusal.value)
+    assert "torch.compile does not work here (" in str(refusal.value)
     assert "no compiler here" in str(refusal.value)
     assert str(refusal.value).endswith("; choose loop or vmap or grouped or matmul, or auto")
 
@@ -297,8 +297,7 @@ def test_a_machine_without_a_compiler_refuses_what_is_compiled_before_the_run(
     with pytest.raises(UsageError) as refusal:
         train(compose("+preset=smoke", "env.mapping=loop", "policy.compile=true"), tmp_path / "run")
     assert str(refusal.value) == (
-        "policy.compile=true: torch.compile cannot make machine code here (no compiler here); "
-        "policy.compile=false runs without"
+        "policy.compile=true: torch.compile does not work here (no compiler here); policy.compile=false runs without"
     )
     assert not (tmp_path / "run").exists()
 
@@ -316,8 +315,8 @@ def test_what_a_users_code_does_now_decides_not_what_was_timed_before(
     folder: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A cached choice can no longer run: the contest is held anew."""
-    monkeypatch.setattr(contest, "BUDGET_SECONDS", 0.0)
+    """A cached choice can no longer run: mappings are timed again."""
+    monkeypatch.setattr(autotune, "BUDGET_SECONDS", 0.0)
     task = alone(Branching)
     choice = choose_mapping(task)
     assert choice.mapping == "loop"
@@ -330,10 +329,10 @@ def test_what_a_users_code_does_now_decides_not_what_was_timed_before(
 
 
 def test_a_run_is_refused_before_it_has_a_folder_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BLUEPRINTS["cnn"], "norm", plain(lambda channels: nn.Softmax(dim=1)))
+    monkeypatch.setitem(BLUEPRINTS["cnn"]._entries, "norm", plain(lambda channels: nn.Softmax(dim=1)))
     monkeypatch.setattr("esper.blueprints.contract.users_blueprints", lambda family: {})
     monkeypatch.setattr("esper.experiment.build.users_blueprints", lambda family: {})
     with pytest.raises(
         ValueError, match=r"^env.mapping=grouped cannot run .*: blueprint norm: .*; choose loop or vmap"
     ):
-        build_laboratory(compose("+preset=smoke", "env.mapping=grouped", "slots.blueprints=[norm]"))
+        build_experiment(compose("+preset=smoke", "env.mapping=grouped", "slots.blueprints=[norm]"))

@@ -1,4 +1,4 @@
-"""Esper on two CUDA devices that the CPU pretends to be: what README.md in this folder says that can be shown so."""
+"""Esper on two CUDA devices simulated on the CPU: everything that README.md in this folder says can be tested so."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import pytest
 import torch
 from filelock import FileLock
 
+from esper import export
 from esper.tasks.cifar10 import PYTHON
 from tests.processes import run
 from tests.tasks.archives import cifar_archive
+from tests.warm import warm
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pretend_cuda")]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -58,37 +60,39 @@ def library(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def python(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def python(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs Python with two devices; fails if it fails or complains, and returns what it printed."""
     path = os.pathsep.join([str(ROOT), str(HERE / "site"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PRETEND_CUDA": str(library), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     folder = tmp_path_factory.mktemp("elsewhere")
 
-    def execute(*words: str, cwd: Path = folder) -> str:
-        done = run([sys.executable, *words], env=environment, cwd=cwd)
-        assert done.returncode == 0, done.stderr + done.stdout
-        assert done.stderr == ""
-        return done.stdout
+    with warm(environment) as interpreter:
 
-    return execute
+        def execute(*words: str, cwd: Path = folder) -> str:
+            done = run([interpreter.executable, *words], env=environment, cwd=cwd)
+            assert done.returncode == 0, done.stderr + done.stdout
+            assert done.stderr == ""
+            return done.stdout
+
+        yield execute
 
 
 def result(run_dir: Path) -> Any:
-    """Of a finished run, in which ``never`` earned nothing, as it must on any device."""
+    """Read the result of a finished run, in which ``never`` must have earned exactly 0."""
     found = json.loads((run_dir / "result.json").read_text())
     assert all(episode["return"] == 0.0 for episode in found["episodes"]["never"])
     return found
 
 
 def devices(run_dir: Path) -> list[str]:
-    """Of each rank; its hosts are there too."""
+    """Return the device of each rank, after checking that its hosts are there."""
     members = result(run_dir)["ranks"]
     assert [member["hosts_on"] for member in members] == [member["device"] for member in members]
     return [member["device"] for member in members]
 
 
 def tensors(part: Any) -> Iterator[torch.Tensor]:
-    """All in a state."""
+    """Return all tensors in a state."""
     if isinstance(part, torch.Tensor):
         yield part
     elif isinstance(part, dict | list | tuple):
@@ -97,7 +101,9 @@ def tensors(part: Any) -> Iterator[torch.Tensor]:
 
 
 def check_checkpoints(run_dir: Path) -> None:
-    """They are as those of a run on CPUs: this process, which has no CUDA, can read them without moving anything."""
+    """Check that they equal those of a run on CPUs: this process, without CUDA, can read them without moving
+    anything.
+    """
     for path in (run_dir / "checkpoints").glob("*.pt"):
         record = torch.load(path, weights_only=True)
         assert all(tensor.device.type == "cpu" for tensor in tensors(record))
@@ -149,8 +155,15 @@ def test_it_refuses_what_a_device_refuses(python: Run) -> None:
 
 
 def test_tests_marked_gpu_pass(python: Run) -> None:
-    """But the one that needs CUDA's code generator."""
-    files = ("population/test_syncs.py", "population/test_amp.py", "policy/test_policy_amp.py", "launch/test_spawn.py")
+    """Except the one that needs CUDA's code generator."""
+    files = (
+        "population/test_syncs.py",
+        "population/test_amp.py",
+        "policy/test_policy_amp.py",
+        "training/test_waits.py",
+        "launch/test_spawn.py",
+        "grower/test_moving.py",
+    )
     paths = [str(ROOT / "tests" / file) for file in files]
     printed = python("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *paths, cwd=ROOT)
     assert " passed" in printed
@@ -159,7 +172,7 @@ def test_tests_marked_gpu_pass(python: Run) -> None:
 
 @pytest.fixture(scope="module")
 def pair(python: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on both devices."""
+    """Make a run on both devices."""
     run_dir = tmp_path_factory.mktemp("pair") / "run"
     python("-m", "esper.train", *SMOKE, "devices=[0,1]", f"hydra.run.dir={run_dir}")
     return run_dir
@@ -175,7 +188,7 @@ def test_two_devices_evaluate_what_two_have_trained(pair: Path, python: Run, tmp
 
 
 def test_a_run_goes_on_on_other_devices_and_back(pair: Path, python: Run, tmp_path: Path) -> None:
-    """From two GPUs to two processes on the CPU, back, and then on one device of each kind."""
+    """Moves from two GPUs to two processes on the CPU, back, and then to one device of each kind."""
     run_dir = shutil.copytree(pair, tmp_path / "run")
     for iterations, (chosen, expected, said) in enumerate(
         (
@@ -193,6 +206,28 @@ def test_a_run_goes_on_on_other_devices_and_back(pair: Path, python: Run, tmp_pa
         assert said in printed
         assert devices(run_dir) == expected
         check_checkpoints(run_dir)
+
+
+def test_a_host_grown_on_a_device_is_exported_anywhere_if_it_was_kept(
+    python: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise it is replayed on another device of that name, and nowhere else."""
+    run_dir = tmp_path / "run"
+    words = ("evaluation.save_grown=all", "evaluation.controllers=[learned,never]", "evaluation.num_hosts=2")
+    python("-m", "esper.train", *SMOKE, *words, "devices=1", f"hydra.run.dir={run_dir}")
+    request = ("esper.export", f"run={run_dir}", "host=1", "format=source")
+    out = [tmp_path / name for name in ("kept", "replayed", "refused")]
+    monkeypatch.setattr(sys, "argv", [*request, f"out={out[0]}"])
+    export.main()
+    assert "(kept in grown/1.pt)" in capsys.readouterr().out
+    shutil.rmtree(run_dir / "grown")
+    assert "(replayed from the last checkpoint)" in python("-m", *request, f"out={out[1]}")
+    assert (out[0] / "weights.safetensors").read_bytes() == (out[1] / "weights.safetensors").read_bytes()
+    monkeypatch.setattr(sys, "argv", [*request, f"out={out[2]}"])
+    with pytest.raises(SystemExit):
+        export.main()
+    assert "its hosts grew on Pretended GPU, and replaying them" in capsys.readouterr().err
+    assert not out[2].exists()
 
 
 def test_two_devices_train_in_fp16(python: Run, tmp_path: Path) -> None:

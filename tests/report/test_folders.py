@@ -1,4 +1,4 @@
-"""Whatever is in a folder, a report reads what is sound and says what is not."""
+"""A report reads all intact parts of a folder, whatever its state, and names the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was swept is read off the configurations; runs that differ in their seed are one configuration."""
+"""Swept keys are found from the configurations; runs that differ only in their seed are one configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from run_folders import config, metrics
 
 from esper.report.folders import Run
-from esper.report.grouping import arrange, flatten, shown
+from esper.report.grouping import arrange, shown
 
 
 def run(path: str, seed: int = 0, *, state: str = "finished", iterations: int = 4, **changes: object) -> Run:
@@ -110,7 +110,6 @@ def test_runs_without_a_readable_configuration_are_apart_and_all_kept() -> None:
 
 
 def test_values_are_written_as_on_the_command_line() -> None:
-    assert flatten({"a": {"b": 1, "c": {}}, "d": [1, 2]}) == {"a.b": 1, "a.c": {}, "d": [1, 2]}
     assert [shown(value) for value in (True, None, [1, False], 1e-05, "x")] == [
         "true",
         "null",

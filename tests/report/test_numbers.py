@@ -1,4 +1,4 @@
-"""Statistics over run seeds: an interval only where seeds can tell, and nothing made up for what is missing."""
+"""Statistics over run seeds: intervals only from several seeds, and no invented values for missing ones."""
 
 from __future__ import annotations
 

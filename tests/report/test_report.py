@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import EPISODE, make_run, result
+from run_folders import EPISODE, lines, make_run, result
 
 from esper.report.cli import main
 from esper.report.compose import gather
-from esper.report.page import CSS
+from esper.report.timelines import timelines
 
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle"}
 
@@ -110,9 +110,10 @@ def test_the_page_takes_its_colours_from_the_reader(made: Path) -> None:
     text = (made / "index.html").read_text()
     svgs = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     assert text.count("<svg") >= 7
-    assert "prefers-color-scheme: dark" in CSS.read_text()
+    [style] = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)[:1]
+    assert "prefers-color-scheme: dark" in style
     for variable in set(re.findall(r"var\((--[a-z]+)\)", svgs)):
-        assert f"{variable}:" in CSS.read_text()
+        assert f"{variable}:" in style
     assert "#333333" not in svgs
     assert "DejaVu" not in svgs  # the page's font instead
 
@@ -176,13 +177,29 @@ def test_a_single_run_has_no_interval_and_says_so(tmp_path: Path, capsys: pytest
     assert (row["held_out_return"], row["held_out_return_low"]) == ("1.0", "")
 
 
+def test_the_page_of_one_run_begins_with_its_rivals(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    result = json.loads((run / "result.json").read_text())
+    result["controllers"] = [
+        {"name": "learned", "episode_return": {"mean": 1.5, "sem": 0.25}, "test_accuracy": {"mean": 0.62, "sem": None}},
+        {"name": "heuristic", "episode_return": {"mean": -0.001, "sem": 0.5}},
+    ]
+    result["return_differences"] = {"learned - heuristic": {"mean": 1.501, "sem": 0.4}}
+    (run / "result.json").write_text(json.dumps(result))
+    assert report(run, "--out", tmp_path / "out") == 0
+    text = " ".join(Page((tmp_path / "out" / "index.html").read_text()).text.split())
+    table = text[text.index("The learned controller and its rivals") : text.index("Results by configuration")]
+    for cell in ("+1.50 ± 0.25", "62.0", "+0.00 ± 0.50", "+1.50 ± 0.40"):
+        assert cell in table
+
+
 def test_fifty_runs_of_fifty_configurations(tmp_path: Path) -> None:
     for number in range(50):
         make_run(tmp_path / "runs" / f"run-{number}", gain=number / 10, trainer__num_envs=number + 1)
     assert report(tmp_path / "runs") == 0
     text = Page((tmp_path / "runs" / "report" / "index.html").read_text()).text
     assert "learning curves show the 8 configurations of highest held-out return" in text
-    assert "best held-out return: num_envs=50" in text
+    assert "best held-out return: num_envs=50: not clearly better than any other" in text
     assert len(rows(tmp_path / "runs" / "report" / "configurations.csv")) == 50
 
 
@@ -267,6 +284,24 @@ def test_slot_timelines_come_from_events_unless_the_run_drew_one(tmp_path: Path)
     assert 'src="data:image/png;base64,iVBORw=="' in page.read_text()
 
 
+def test_timelines_from_events_show_the_host_that_most_runs_have(tmp_path: Path) -> None:
+    """Only host 7 is in both runs, although others have kept modules."""
+    for coef, kept_on, other in ((0.01, 3, 7), (0.03, 4, 7)):
+        path = make_run(tmp_path / f"{coef}", ppo__ent_coef=coef)
+        ends = [
+            {"kind": "episode_ended", "environment": place, "instance": host, "family": "intact"}
+            for place, host in enumerate((kept_on, other))
+        ]
+        moved = {**EPISODE[0], "environment": 1}
+        (path / "events.jsonl").write_text(lines([*EPISODE[:-1], moved, *ends]))
+    found = gather([tmp_path], statistic="mean")
+    shown = timelines(found.sweep.configurations, found.score)
+    assert [item.caption for item in shown] == [
+        "ent_coef=0.01: host 7 (intact), the last whole episode of environment 1 of 0.01",
+        "ent_coef=0.03: host 7 (intact), the last whole episode of environment 1 of 0.03",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -281,7 +316,7 @@ def test_slot_timelines_come_from_events_unless_the_run_drew_one(tmp_path: Path)
         (["{here}/run", "{here}/bare"], "--out is needed for more than one folder"),
         (["{here}/run", "--out", "{here}/run"], "is a run folder: choose another one, such as {here}/run/report"),
         (["{here}/run", "--out", "{here}/file"], "--out: {here}/file is a file"),
-        (["{here}/run", "--out", "{here}"], "holds other things and no report"),
+        (["{here}/run", "--out", "{here}"], "holds other files and no report"),
         (["{here}/run", "--heat-map", "ppo.lr", "seed"], "'ppo.lr' was not swept; choose two from none"),
     ],
 )

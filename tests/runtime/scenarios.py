@@ -1,4 +1,5 @@
-"""What two ranks do together, run in processes of their own: each function here is called on every rank.
+"""Joint actions of two ranks in separate processes: each function here is called on every rank. A scenario returns
+something picklable; the tests compare the results of the ranks.
 
 A scenario returns something picklable; the tests look at what each rank returned.
 """
@@ -13,25 +14,29 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "ppo")]
+sys.path[:0] = [str(TESTS), str(TESTS / "algorithms")]
 
 from cue_world import filled_buffer, new_buffer, small_policy  # noqa: E402
-from helpers import small_laboratory  # noqa: E402
+from helpers import small_experiment  # noqa: E402
 from processes import LIMIT, started  # noqa: E402
+from schema_defaults import a2c_settings, imitation_settings, ppo_settings  # noqa: E402
 
+from esper.algorithms import A2C, PPO, Algorithm, Imitation, PPOSettings, RolloutBuffer, UpdateResult  # noqa: E402
+from esper.algorithms.losses import normalise_advantages  # noqa: E402
 from esper.evaluation.tuning import tune  # noqa: E402
-from esper.policy import GrowthPolicy, Normaliser  # noqa: E402
+from esper.growth.actions import Head  # noqa: E402
+from esper.policy import Normaliser  # noqa: E402
 from esper.policy.normaliser import moments  # noqa: E402
-from esper.ppo import Metrics, PPOSettings, RolloutBuffer, ppo_update  # noqa: E402
-from esper.ppo.losses import normalise_advantages  # noqa: E402
+from esper.runtime.placement import Placement  # noqa: E402
 from esper.runtime.preemption import StopSignals, Vote  # noqa: E402
-from esper.runtime.ranks import ALONE, Placement, Ranks, connected  # noqa: E402
+from esper.runtime.ranks import ALONE, Ranks, connected  # noqa: E402
+from esper.runtime.records import Metrics  # noqa: E402
 from esper.runtime.run_folder import RunFolder  # noqa: E402
 from esper.telemetry.buffer import EventBuffer  # noqa: E402
 from esper.telemetry.events import Level, to_record  # noqa: E402
@@ -51,7 +56,7 @@ GROWING = (
 )
 """Three environments that train: two on the first rank, one on the second."""
 
-LEARNING = PPOSettings(num_minibatches=1, update_epochs=4, target_kl=None)
+LEARNING = ppo_settings(num_minibatches=1, update_epochs=4, target_kl=None)
 
 
 def part(whole: RolloutBuffer, share: range) -> RolloutBuffer:
@@ -63,17 +68,24 @@ def part(whole: RolloutBuffer, share: range) -> RolloutBuffer:
 
 
 def learn(
-    ranks: Ranks, settings: PPOSettings = LEARNING, spoil: Callable[[RolloutBuffer], None] = lambda buffer: None
+    ranks: Ranks, settings: PPOSettings | None = LEARNING, spoil: Callable[[RolloutBuffer], None] = lambda buffer: None
 ) -> tuple[list[torch.Tensor], Metrics]:
-    """Parameters after an update on one rollout, of which each rank has its share, and what it reports."""
+    """Parameters after an update on one rollout, of which each rank has its share, and what it reports.
+
+    By PPO, or by A2C without settings.
+    """
     policy = small_policy()
     whole = filled_buffer(policy, num_envs=NUM_ENVS)
     spoil(whole)
     own = whole if ranks.size == 1 else part(whole, SHARES[ranks.rank])
     first = 0 if ranks.size == 1 else SHARES[ranks.rank].start
-    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3, eps=1e-5)
-    generator = torch.Generator().manual_seed(2)
-    result = ppo_update(policy, optimizer, own, settings, 0.01, generator, ranks=ranks, first_env=first)
+    algorithm: Algorithm
+    if settings is None:
+        algorithm = A2C(policy, a2c_settings(), gamma=1.0, ranks=ranks)
+    else:
+        generator = torch.Generator().manual_seed(2)
+        algorithm = PPO(policy, settings, gamma=1.0, generator=generator, ranks=ranks, first_env=first)
+    result = algorithm.update(own, 1)
     return [parameter.detach() for parameter in policy.parameters()], result.metrics
 
 
@@ -83,8 +95,28 @@ def uneven(ranks: Ranks) -> Any:
 
 
 def uneven_per_head(ranks: Ranks) -> Any:
-    """The same with a ratio per head, whose clipped share has a denominator of its own."""
+    """Update five environments on two ranks with a ratio per head, whose clipped share has a separate denominator."""
     return learn(ranks, replace(LEARNING, ratio="per_head"))
+
+
+def uneven_a2c(ranks: Ranks) -> Any:
+    """Update five environments on two ranks by A2C."""
+    return learn(ranks, None)
+
+
+def uneven_imitation(ranks: Ranks) -> Any:
+    """Imitate the actions of five environments on two ranks; the policy cannot take some of the second rank's."""
+    policy = small_policy(choices={Head.STYLE: [1, 2], Head.OP: [0, 1]})
+    whole = filled_buffer(small_policy(), num_envs=NUM_ENVS)
+    own = whole if ranks.size == 1 else part(whole, SHARES[ranks.rank])
+    generator, settings = torch.Generator().manual_seed(2), imitation_settings(num_minibatches=1)
+    result = Imitation(policy, settings, gamma=1.0, generator=generator, ranks=ranks).update(own, 1)
+    return [parameter.detach() for parameter in policy.parameters()], result.metrics
+
+
+def broken_a2c(ranks: Ranks) -> Any:
+    """The second rank's broken environment costs both ranks A2C's only step."""
+    return learn(ranks, None, poisoned)
 
 
 def shifted(buffer: RolloutBuffer) -> None:
@@ -99,7 +131,7 @@ def kl_of_one_rank(ranks: Ranks) -> Any:
 
 
 def poisoned(buffer: RolloutBuffer) -> None:
-    """A reward of the last environment, which is the second rank's, is not a number."""
+    """Make a reward of the last environment, which is the second rank's, NaN."""
     buffer.data.reward[-1] = torch.nan
 
 
@@ -143,7 +175,7 @@ def exchanges(ranks: Ranks) -> Any:
 
 
 def votes(ranks: Ranks) -> Any:
-    """Whether to end, asked five times; only the last rank hears a signal, before the third. Then once and for all."""
+    """Vote five times; only the last rank receives a signal, before the third, and the result stays."""
     signals = StopSignals()
     vote, answers = Vote(ranks, signals), []
     for point in range(5):
@@ -155,13 +187,13 @@ def votes(ranks: Ranks) -> Any:
 
 def tuned(ranks: Ranks) -> Any:
     """A search whose pairs three environments share: two on the first rank, one on the second."""
-    laboratory = replace(small_laboratory("slots.blueprints=[conv_light]", "env.num_epochs=6"), ranks=ranks)
-    twins = laboratory.twins(len(laboratory.share(3)), lambda done, total: None)
-    return tune(laboratory, twins, budget=60, controls=["schedule_best", "static_full"]).to_record()
+    experiment = replace(small_experiment("slots.blueprints=[conv_light]", "env.num_epochs=6"), ranks=ranks)
+    twins = experiment.twins(len(experiment.share(3)), lambda done, total: None)
+    return tune(experiment, twins, budget=60, controls=["schedule_best", "static_full"]).to_record()
 
 
 class Kept(EventBuffer):
-    """What the first rank writes, kept in memory."""
+    """Logger that keeps the first rank's output in memory."""
 
     name = "kept"
 
@@ -171,19 +203,21 @@ def escalates(ranks: Ranks) -> Any:
 
     Returns parameters, levels of telemetry after each iteration, and what the first rank is told.
     """
-    laboratory = replace(small_laboratory(*GROWING), ranks=ranks)
+    experiment = replace(small_experiment(*GROWING), ranks=ranks)
     own = None if ranks.is_first else EventBuffer()
     kept = own or Kept()
     levels = []
 
-    def update(policy: GrowthPolicy, optimizer: torch.optim.Optimizer, buffer: RolloutBuffer, *rest: Any) -> Any:
+    def update(buffer: RolloutBuffer, iteration: int) -> UpdateResult:
         if trainer.iteration == 0 and ranks.rank == ranks.size - 1:
             log_prob = buffer.data.log_prob
             log_prob[-1, :, 0] -= 3 * (log_prob[-1, :, 0] != 0)
-        return ppo_update(policy, optimizer, buffer, *rest)
+        return algorithm.update(buffer, iteration)
 
-    with TelemetryHub([kept], Level.normal) as hub, patch("esper.training.trainer.ppo_update", update):
-        trainer = Trainer(laboratory, RunFolder(Path("nowhere")), hub, own)
+    with TelemetryHub([kept], Level.normal) as hub:
+        trainer = Trainer(experiment, RunFolder(Path("nowhere")), hub, own)
+        algorithm = trainer.algorithm
+        trainer.algorithm = SimpleNamespace(update=update)
         trainer.begin()
         for _ in range(3):
             trainer.iterate()
@@ -195,6 +229,9 @@ def escalates(ranks: Ranks) -> Any:
 SCENARIOS = (
     uneven,
     uneven_per_head,
+    uneven_a2c,
+    uneven_imitation,
+    broken_a2c,
     kl_of_one_rank,
     broken_on_one_rank,
     merged_normaliser,
@@ -207,12 +244,12 @@ SCENARIOS = (
 
 
 def alone() -> dict[str, Any]:
-    """What one rank with everything returns."""
+    """Return the result of a single rank with everything."""
     return {scenario.__name__: scenario(ALONE) for scenario in SCENARIOS}
 
 
 def together() -> list[dict[str, Any]]:
-    """What each of two ranks returns."""
+    """Return the result of each of two ranks."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
         ranks = [
             processes.enter_context(started([sys.executable, __file__, folder, str(rank)], stdout=subprocess.DEVNULL))

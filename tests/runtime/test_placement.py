@@ -1,4 +1,4 @@
-"""Where a process stands, as torchrun and Slurm say it, and how environments are spread."""
+"""The position of a process according to torchrun and Slurm, and the distribution of environments."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 
-from esper.runtime.devices import intra_op_threads, num_cores, spread
-from esper.runtime.ranks import Placement, outside_placement
+from esper.runtime.devices import intra_op_threads, num_cores, spread, thread_lines
+from esper.runtime.placement import Placement, outside_placement
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a"}
 SLURM = {
@@ -111,3 +111,5 @@ def test_threads_of_all_ranks_together_fit_the_cores(monkeypatch: pytest.MonkeyP
     assert intra_op_threads(1, 2) == 1
     assert intra_op_threads(6, 2) == 4, "more than a share is cut"
     assert intra_op_threads(0, 16) == 1
+    assert thread_lines(4096, 2) == ["num_threads=4096: 4 in each rank, which is what 8 cores allow"]
+    assert thread_lines(4, 2) == thread_lines(0, 2) == []

@@ -1,4 +1,4 @@
-"""Signals: raised at once, or held back until it suits, and given back afterwards."""
+"""Signals: raised at once or held back, with handlers restored afterwards."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from scenarios import alone, together
 from torch import nn
 
 from esper.policy.normaliser import moments
-from esper.runtime.ranks import PeerLost, Ranks
+from esper.runtime.placement import PeerLost
+from esper.runtime.ranks import Ranks
 
 Found = dict[str, Any]
 
@@ -27,7 +28,7 @@ def single() -> Found:
 
 
 def equal_parameters(pair: list[Found], scenario: str) -> None:
-    """Policies that part by a bit drift apart for good."""
+    """Policies that differ by a bit drift apart permanently."""
     for first, second in zip(pair[0][scenario][0], pair[1][scenario][0], strict=True):
         assert torch.equal(first, second)
 
@@ -87,7 +88,7 @@ OWN = [
 
 @pytest.mark.parametrize("error", [*LOST, *OWN], ids=lambda error: str(error).partition("\n")[0][-40:])
 def test_only_a_lost_peer_is_reported_as_one(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What else an exchange fails of is this rank's own failure, and shown as it is."""
+    """Other errors of an exchange are this rank's own, and shown unchanged."""
 
     def fail(tensor: torch.Tensor) -> None:
         raise error
@@ -108,7 +109,7 @@ def test_all_ranks_stop_at_the_same_point_for_a_signal_that_one_has_heard(pair: 
     assert single["votes"] == [0, 0, 15, 15, 15, 15, 15]
 
 
-@pytest.mark.parametrize("scenario", ["uneven", "uneven_per_head"])
+@pytest.mark.parametrize("scenario", ["uneven", "uneven_per_head", "uneven_a2c", "uneven_imitation"])
 def test_uneven_shares_learn_what_one_rank_with_all_environments_learns(
     pair: list[Found], single: Found, scenario: str
 ) -> None:
@@ -143,6 +144,15 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_both(pair: list[Fou
         parameters, metrics = found["broken_on_one_rank"]
         assert metrics["losses/skipped_minibatches"] == 1
         assert metrics["losses/policy_loss"] is not None, "the other minibatch was learned from"
+        assert all(parameter.isfinite().all() for parameter in parameters)
+
+
+def test_a_rollout_that_is_not_finite_on_one_rank_is_no_step_of_a2c_on_either(pair: list[Found], single: Found) -> None:
+    equal_parameters(pair, "broken_a2c")
+    for found in (*pair, single):
+        parameters, metrics = found["broken_a2c"]
+        assert metrics["losses/skipped_minibatches"] == 1
+        assert metrics["losses/policy_loss"] is None
         assert all(parameter.isfinite().all() for parameter in parameters)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 
-from esper.runtime.rng import derive_seed, generator
+from esper.runtime.rng import GlobalStreams, derive_seed, generator, global_streams
 
 PARTS = st.lists(st.integers() | st.text(max_size=5), max_size=4)
 
@@ -45,3 +47,25 @@ def test_generators_of_one_stream_agree_and_leave_the_global_state_alone() -> No
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("draws", [0, 1, 2, 3])
+@pytest.mark.parametrize("inside", [0, 1, 2])
+def test_global_generators_go_on_as_if_nothing_had_been_drawn(draws: int, inside: int) -> None:
+    # numpy draws normal numbers in pairs: after an odd number of draws it keeps one apart from the generator's memory.
+    streams = GlobalStreams()
+    try:
+        GlobalStreams.seed(3)
+        for _ in range(draws):
+            np.random.randn(), random.gauss(0, 1)  # noqa: NPY002
+        with global_streams() as before:
+            for _ in range(inside):
+                np.random.randn(), random.gauss(0, 1), torch.rand(1)  # noqa: NPY002
+            assert before.moved() == (["torch", "numpy", "random"] if inside else [])
+        went_on = [(np.random.randn(), random.gauss(0, 1), torch.rand(1)) for _ in range(4)]  # noqa: NPY002
+        GlobalStreams.seed(3)
+        for _ in range(draws):
+            np.random.randn(), random.gauss(0, 1)  # noqa: NPY002
+        assert went_on == [(np.random.randn(), random.gauss(0, 1), torch.rand(1)) for _ in range(4)]  # noqa: NPY002
+    finally:
+        streams.restore()

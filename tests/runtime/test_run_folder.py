@@ -1,4 +1,4 @@
-"""A run folder belongs to one run, and its files are whole at any moment."""
+"""A run folder belongs to one run, and its files are complete at any moment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from esper.runtime import run_folder as runs
+from esper.runtime.placement import PeerLost
 from esper.runtime.preemption import Preempted
 from esper.runtime.run_folder import (
     RunCondition,
@@ -53,7 +54,7 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path, nam
 
 @pytest.mark.parametrize("text", ["", '{"state": "runn', "[]", '{"state": "paused"}', '{"state": 3}'])
 def test_a_run_whose_status_is_broken_is_one_that_was_interrupted(tmp_path: Path, text: str) -> None:
-    """It goes on from its last checkpoint, and is in the way of no other run."""
+    """The run resumes from its last checkpoint, and blocks no other run."""
     folder = RunFolder.create(tmp_path, "")
     folder.status_file.write_text(text)
     assert folder.state is None
@@ -129,6 +130,22 @@ def test_an_interrupted_run_is_preempted_not_failed(tmp_path: Path) -> None:
     assert "traceback" not in status(folder)
 
 
+@pytest.mark.parametrize("error", [PeerLost("gone"), Preempted(15)], ids=["lost a peer", "asked to stop"])
+def test_what_the_rank_that_failed_reported_is_kept_by_the_others(tmp_path: Path, error: BaseException) -> None:
+    """torchrun asks them to stop."""
+    folder = RunFolder.create(tmp_path / "run", "")
+
+    def first() -> None:
+        with run_status(folder):
+            with pytest.raises(ZeroDivisionError), run_status(folder, rank=1):
+                raise ZeroDivisionError
+            raise error
+
+    with pytest.raises(type(error)):
+        first()
+    assert (status(folder)["state"], status(folder)["rank"]) == ("failed", 1)
+
+
 def test_an_error_is_not_hidden_by_a_status_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +203,7 @@ def test_a_folder_that_holds_a_run_or_anything_else_stays(tmp_path: Path) -> Non
 
 
 def test_who_waits_for_a_folder_that_is_removed_meanwhile_gets_one_of_its_own(tmp_path: Path) -> None:
-    """Both never hold a lock at once: one on the removed file, another on the new one."""
+    """The two never hold locks at once: one on the removed file, another on the new one."""
     folder, entered, waiting = RunFolder(tmp_path / "run"), threading.Event(), threading.Event()
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""Nothing that happens to a terminal, a pipe or a log ends the work, and everything said is shown as it is."""
+"""No failure of a terminal, a pipe or a log ends the work, and all output is shown literally."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def full_pipe_that_does_not_block() -> int:
 
 
 def say_all() -> None:
-    """Everything that a run says, in every way in which it is said."""
+    """Print everything that a run prints, in every way."""
     secure()
     table = Table(title=SHOWN)
     table.add_column("±")
@@ -135,7 +135,7 @@ def test_streams_that_somebody_put_in_their_place_are_left_alone(monkeypatch: py
 
 
 def test_no_module_says_anything_by_itself() -> None:
-    """What another way of printing would bring back: markup in paths, and ends of the work by a closed pipe."""
+    """Other ways of printing would interpret markup in paths, and end the work on a closed pipe."""
     speaking = {path.name for path in ROOT.rglob("*.py") if called(path) & {"print", "Console"}}
     assert speaking == {"terminal.py"}
 

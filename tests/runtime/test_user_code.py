@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a user's code is one line, with its place."""
+"""Every failure of a user's code is reported in one line, with its place."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -29,7 +28,7 @@ BATCH = 24
 
 
 def source(name: str, content: bytes) -> Source:
-    """What is published, as a source."""
+    """Describe a published file as a source."""
     digest, held = hashlib.md5(content).hexdigest(), gzip.decompress(content) if name.endswith("ubyte.gz") else content
     return Source(
         name=name,
@@ -126,24 +125,19 @@ def _census(numbers: range) -> Census:
 
 
 class Server:
-    """Serves files, whole or in part, and keeps what it was asked for.
+    """Serves files and keeps what it was asked for.
 
     Attributes:
         files: by name; what is not there is answered by 404.
         promised: lengths to announce in place of the true ones, by name.
         breaks: bytes of an answer after which the connection is dropped, by name.
-        headers: more of them, by name of the file: ``ETag``, ``Last-Modified``.
-        ranges: whether it gives parts: ``yes``, ``no``, or ``careless``: whatever ``If-Range`` says.
         requests: names, in the order in which they were asked for.
-        asked: ``Range`` and ``If-Range`` of each request.
-        sent: bytes of content in each answer.
         url: address of the folder.
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files, self.promised, self.breaks = files, dict[str, int](), dict[str, int]()
-        self.headers, self.ranges = dict[str, dict[str, str]](), "yes"
-        self.requests, self.asked, self.sent = list[str](), list[tuple[str | None, str | None]](), list[int]()
+        self.requests = list[str]()
         self.held = threading.Event()
         self.held.set()
         outer = self
@@ -152,25 +146,14 @@ class Server:
             def do_GET(self) -> None:
                 name = self.path.rpartition("/")[2]
                 outer.requests.append(name)
-                outer.asked.append((self.headers["Range"], self.headers["If-Range"]))
                 if name not in outer.files:
                     self.send_error(404)
                     return
-                content, own = outer.files[name], outer.headers.get(name, {})
-                start = outer._start(self.headers, own)
-                if start > len(content):
-                    self.send_error(416)
-                    return
-                self.send_response(206 if start else 200)
-                if start:
-                    self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-                for header, value in own.items():
-                    self.send_header(header, value)
-                content = content[start:]
+                content = outer.files[name]
+                self.send_response(200)
                 self.send_header("Content-Length", str(outer.promised.get(name, len(content))))
                 self.end_headers()
                 content = content[: outer.breaks.get(name)]
-                outer.sent.append(len(content))
                 self.wfile.write(content[: len(content) // 2])
                 self.wfile.flush()
                 outer.held.wait(LIMIT)
@@ -181,13 +164,6 @@ class Server:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/data"
-
-    def _start(self, asked: Message, own: dict[str, str]) -> int:
-        """First byte of the answer."""
-        fits = self.ranges == "careless" or asked["If-Range"] in own.values()
-        if asked["Range"] is None or self.ranges == "no" or not fits:
-            return 0
-        return int(asked["Range"].removeprefix("bytes=").removesuffix("-"))
 
 
 @contextmanager
@@ -206,6 +182,5 @@ def serving(files: dict[str, bytes]) -> Iterator[Server]:
 
 
 def left_in(folder: Path) -> set[str]:
-    """Everything below a folder but locks, which are empty."""
-    paths = (path for path in folder.rglob("*") if not path.name.endswith(".lock"))
-    return {str(path.relative_to(folder)) for path in paths}
+    """List everything below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}

@@ -1,4 +1,4 @@
-"""Data of another content is refused by name, whatever its files are called, unless it is asked for."""
+"""Data of other content is refused by name, whatever its files are called, unless the configuration accepts it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sklearn.datasets
 import torch
 from numpy.typing import NDArray
 
-from esper.tasks import TASKS, TaskOptions, cifar10, fashion_mnist, load_task, tinystories
+from esper.tasks import TASKS, TaskOptions, cifar10, digits, fashion_mnist, load_task, tinystories
 from esper.tasks.downloads import DataError, Source
 from esper.tasks.fashion_mnist import SYSTEM_FOLDER
 from tests.tasks.archives import cifar_archive, cifar_batch, idx, old_pickle, published, source
@@ -217,10 +216,16 @@ def test_stories_in_a_cache_that_cannot_be_written_are_read_through_again(
 
 
 def test_other_digits_than_ever_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, bunch = load_task("digits"), sklearn.datasets.load_digits()
-    bunch.images[7, 3, 3] += 1
-    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: bunch)
-    with pytest.raises(DataError, match=r"^task digits: load_digits\(\) of scikit-learn is not .*task.verify=false$"):
+    real, (images, labels) = load_task("digits"), digits.read()
+    images[7, 3, 3] += 1
+    monkeypatch.setattr(digits, "read", lambda: (images, labels))
+    with pytest.raises(DataError, match=r"^task digits: .*digits.csv.gz of scikit-learn is not .*task.verify=false$"):
         TASKS["digits"](TaskOptions())
     changed = TASKS["digits"](TaskOptions(verify=False))
     assert not torch.equal(changed.train.inputs, real.train.inputs)
+
+
+def test_a_scikit_learn_without_its_digits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits, "FILE", "sklearn/datasets/data/absent.csv.gz")
+    with pytest.raises(DataError, match=r"^task digits: no .*absent.csv.gz of scikit-learn here .*: install another"):
+        TASKS["digits"](TaskOptions())

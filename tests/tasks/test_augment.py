@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from esper.envs.instances import InstancePool
-from esper.envs.twins import HostTraining, Nursery
+from esper.envs.loader import HostTraining, InstanceLoader
 from esper.hosts import build_host
 from esper.tasks import load_task
 from esper.tasks.augment import Augmentation
-from esper.tasks.batches import take_inputs, take_targets, told_apart
+from esper.tasks.batches import TrainingSamples, take_inputs
 
 SIZE = 5
 
@@ -78,7 +78,7 @@ def test_draws_stay_within_what_was_asked_for_and_reach_all_of_it() -> None:
     assert not still[:, :3].any()
 
 
-def nursery(augmentation: Augmentation) -> tuple[Nursery, InstancePool]:
+def loader(augmentation: Augmentation) -> tuple[InstanceLoader, InstancePool]:
     task = load_task("synthetic_images")
     host = build_host(
         "cnn",
@@ -90,17 +90,25 @@ def nursery(augmentation: Augmentation) -> tuple[Nursery, InstancePool]:
         strides=[1],
         pools=[False],
     )
-    training = HostTraining(num_epochs=2, steps_per_epoch=3, batch_size=8, lr=0.01, augmentation=augmentation)
+    training = HostTraining(
+        num_epochs=2,
+        steps_per_epoch=3,
+        batch_size=8,
+        lr=0.01,
+        max_grad_norm=0.0,
+        alive_channels=2,
+        augmentation=augmentation,
+    )
     pool = InstancePool.build({"intact": 1.0}, 2, "train", host_family="cnn", num_blocks=1, num_classes=10)
-    return Nursery(task, host, training), pool
+    return InstanceLoader(task, host, training), pool
 
 
 FULL = Augmentation(crop=3, flip=True, cutout=6)
 
 
 def test_two_hosts_see_other_orders_and_other_changes_and_one_sees_its_own_again() -> None:
-    first, pool = nursery(FULL)
-    again, _ = nursery(FULL)
+    first, pool = loader(FULL)
+    again, _ = loader(FULL)
     torch.manual_seed(5)
     order = first.order(list(pool), [0, 0])
     assert order.shape == (2, 24, 6)
@@ -109,38 +117,37 @@ def test_two_hosts_see_other_orders_and_other_changes_and_one_sees_its_own_again
     assert torch.equal(again.order([pool[1], pool[0]], [0, 0]), order.flip(0)), "whatever its neighbours are"
     assert torch.equal(again.order([pool[0]], [1])[0], first.order(list(pool), [1, 0])[0]), "a resumed epoch is its own"
     assert not torch.equal(order[0], first.order(list(pool), [1, 0])[0])
-    inputs = first.task.train.inputs
-    assert torch.equal(first.take(inputs, order), again.take(inputs, order))
+    assert all(map(torch.equal, first.train(list(pool)).batch(order), again.train(list(pool)).batch(order)))
 
 
 def test_augmentation_changes_images_but_neither_their_order_nor_their_targets() -> None:
-    plain, pool = nursery(Augmentation())
-    changed, _ = nursery(FULL)
+    plain, pool = loader(Augmentation())
+    changed, _ = loader(FULL)
     bare, order = plain.order(list(pool), [0, 1]), changed.order(list(pool), [0, 1])
     assert torch.equal(order[..., 0], bare)
-    inputs, targets = plain.task.train.inputs, plain.task.train.targets
-    assert torch.equal(take_targets(targets, order, own=False), take_targets(targets, bare, own=False))
-    x, original = changed.take(inputs, order), plain.take(inputs, bare)
+    x, told = changed.train(list(pool)).batch(order)
+    original, known = plain.train(list(pool)).batch(bare)
+    assert torch.equal(told, known)
     assert x.shape == original.shape == (2, 24, 3, 16, 16)
     assert (x != original).flatten(2).any(dim=2).double().mean() > 0.95
     assert x.stride() == original.stride()
 
 
 def test_images_that_are_neither_moved_nor_blanked_are_prepared_alike() -> None:
-    changed, pool = nursery(replace(FULL, cutout=0))
+    changed, pool = loader(replace(FULL, cutout=0))
     order = changed.order(list(pool), [0, 0])
     order[..., 1:] = 0
     inputs = changed.task.train.inputs
-    assert torch.equal(changed.take(inputs, order), changed.task.prepare(take_inputs(inputs, order[..., 0])))
+    x, _ = changed.train(list(pool)).batch(order)
+    assert torch.equal(x, changed.task.prepare(take_inputs(inputs, order[..., 0])))
 
 
-def test_targets_of_ones_own_are_told_apart_by_the_inputs() -> None:
+def test_hosts_are_told_the_targets_of_all_or_their_own() -> None:
     images, text = torch.zeros(7, 3, 4, 4, dtype=torch.uint8), torch.zeros(7, 5, dtype=torch.uint8)
     labels, tokens = torch.arange(7), torch.arange(35, dtype=torch.int16).view(7, 5)
-    assert [told_apart(images, labels), told_apart(images, torch.stack([labels, labels]))] == [False, True]
-    assert [told_apart(text, tokens), told_apart(text, torch.stack([tokens, tokens]))] == [False, True]
     index = torch.tensor([[0, 6], [2, 2]])
     first, last, twice = tokens[0].tolist(), tokens[6].tolist(), [tokens[2].tolist()] * 2
-    assert take_targets(tokens, index, own=False).tolist() == [[first, last], twice]
-    apart = torch.stack([labels, labels + 100])
-    assert take_targets(apart, index, own=True).tolist() == [[0, 6], [102, 102]]
+    assert TrainingSamples(text, tokens).batch(index)[1].tolist() == [[first, last], twice]
+    own = TrainingSamples(images, torch.stack([labels, labels + 100]), own_targets=True)
+    assert own.batch(index)[1].tolist() == [[0, 6], [102, 102]]
+    assert own.batch(index[1:], slice(1, 2))[1].tolist() == [[102, 102]], "of the hosts that they are"

@@ -24,6 +24,16 @@ def pool(
     )
 
 
+def test_every_run_of_hosts_has_each_price_once_and_prices_change_nothing_else() -> None:
+    prices = [0.5, 2.0, 8.0]
+    shape = {"host_family": "cnn", "num_blocks": 3, "num_classes": 10}
+    priced = InstancePool.build(FAMILIES, 20, "train", rent_weights=prices, **shape)  # type: ignore[arg-type]
+    drawn = [instance.rent_weight for instance in priced]
+    assert all(sorted(drawn[lap : lap + 3]) == prices for lap in range(0, 18, 3))  # type: ignore[type-var]
+    assert drawn != (drawn[:3] * 7)[:20], "in another order each time"
+    assert [replace(instance, rent_weight=None) for instance in priced] == list(pool(count=20))
+
+
 def seeds(instances: InstancePool) -> set[int]:
     return {seed for instance in instances for seed in (instance.host_seed, instance.order_seed)}
 
@@ -231,7 +241,7 @@ def test_bad_families_are_refused(families: dict[str, float], message: str) -> N
 
 
 def test_other_bad_values_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown instance split 'test'; known: train, held_out"):
+    with pytest.raises(ValueError, match="unknown instance split 'test'; known: train, held_out, validation"):
         pool("test")
     with pytest.raises(ValueError, match="at least 1 instance, not 0"):
         pool(count=0)

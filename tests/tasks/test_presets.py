@@ -28,7 +28,7 @@ TINY = ("host.widths=[4,4,4]", "env.num_epochs=3", "env.steps_per_epoch=1", "tra
 
 
 def run(run_dir: Path, *words: str) -> None:
-    """What the entry point does: check, then train; nothing is left out."""
+    """Do the work of the entry point: check, then train."""
     config = compose(*words)
     preflight(config)
     train(config, run_dir)

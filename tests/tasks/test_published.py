@@ -174,7 +174,7 @@ def test_a_root_that_cannot_be_looked_into_is_named(task: str, tmp_path: Path) -
 def test_a_binary_batch_of_half_an_image_is_named(tmp_path: Path) -> None:
     (tmp_path / BINARY.folder).mkdir()
     (tmp_path / BINARY.folder / "data_batch_1.bin").write_bytes(b"\0" * 4000)
-    with pytest.raises(DataError, match="4000 bytes are no whole number of images"):
+    with pytest.raises(DataError, match="4000 bytes are not a whole number of images"):
         cifar10.load(TaskOptions(root=tmp_path))
 
 
@@ -219,9 +219,9 @@ def test_fashion_mnist_is_downloaded_where_no_folder_has_it(tmp_path: Path, monk
     [
         (idx(np.zeros((2, 3), np.uint8))[:-9], "cannot read .*file.gz"),
         (b"no gzip", "cannot read .*file.gz .*remove it"),
-        (idx(np.zeros((2, 3), np.uint8), compressed=False), r"is to hold 2x3 bytes and holds 5"),
-        (bytes((0, 0, 13, 1, 0, 0, 0, 0)), "is no idx file of bytes"),
-        (b"", "is no idx file of bytes"),
+        (idx(np.zeros((2, 3), np.uint8), compressed=False), r"must hold 2x3 bytes and holds 5"),
+        (bytes((0, 0, 13, 1, 0, 0, 0, 0)), "is not an idx file of bytes"),
+        (b"", "is not an idx file of bytes"),
     ],
     ids=["cut", "foreign", "short", "floats", "empty"],
 )

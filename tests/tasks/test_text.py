@@ -1,4 +1,4 @@
-"""Text: every token is a target once, with the token before it as input; splits have nothing in common."""
+"""Text: every token is a target once, with the token before it as input; splits are disjoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tasks.archives import serving, source
 
 
 def told(split: Split) -> bytes:
-    """All targets that count, in order."""
+    """Return all targets that count, in order."""
     targets = split.targets.flatten()
     return bytes(targets[targets != IGNORED].tolist())
 
@@ -100,6 +100,21 @@ def test_tinystories_are_read_byte_by_byte_from_the_users_folder(tmp_path: Path)
     assert len(task.val) == 8
     with pytest.raises(DataError, match=r"TinyStories-valid.txt has 3\d+ bytes, of which 65536 are to validate"):
         tinystories.load(TaskOptions(root=tmp_path, verify=False))
+
+
+def test_a_quick_trial_of_tinystories_needs_the_small_file_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    valid = bytes(range(32, 122)) * 20
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(tinystories, "TEST_BYTES", 320)
+    monkeypatch.setattr(tinystories, "VALID", source(tinystories.VALID.name, valid))
+    with serving({tinystories.VALID.name: valid}) as server:
+        options = {"root": tmp_path, "url": server.url, "num_val": 8, "context_length": 32}
+        task = load_task("tinystories", max_samples=10, **options)
+    assert server.requests == [tinystories.VALID.name]
+    texts = [bytes(split.targets.flatten().tolist()) for split in task.splits().values()]
+    assert texts == [valid[256 + 320 :][:320], valid[:256], valid[256:][:320]]
 
 
 def test_tinystories_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

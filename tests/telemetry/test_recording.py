@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
-from helpers import Eager, small_env, small_laboratory
+from helpers import Eager, small_env, small_experiment
 from torch import Tensor
 
 from esper.blueprints import blueprint_ids
@@ -14,10 +14,9 @@ from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
 from esper.envs.records import StepResult
 from esper.envs.rewards import total
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.growth import STAGE_NAMES
-from esper.growth.actions import OP_NAMES, OP_WAIT, Head
-from esper.runtime.records import Metrics
+from esper.growth.actions import NUM_HEADS, OP_NAMES, OP_WAIT, Head, describe
 from esper.telemetry.counters import OpCounts
 from esper.telemetry.events import (
     EpisodeEnded,
@@ -25,16 +24,19 @@ from esper.telemetry.events import (
     GateEvaluated,
     HostCrashed,
     LastAction,
+    Level,
     ShapleyValue,
     StageChanged,
+    to_record,
 )
-from esper.telemetry.hub import TelemetryHub
+from esper.telemetry.hub import Logger, TelemetryHub
 from esper.telemetry.recording import IterationRecorder, TimelineRecorder
+from esper.telemetry.timeline import EMPTY, SlotTrace
 
 Step = tuple[Observation, Tensor, StepResult]
 
 
-class Kept:
+class Kept(Logger):
     """A logger that keeps events."""
 
     name = "kept"
@@ -45,24 +47,17 @@ class Kept:
     def event(self, event: Event) -> None:
         self.events.append(event)
 
-    def metrics(self, iteration: int, metrics: Metrics) -> None: ...
-
-    def flush(self) -> None: ...
-    def stage(self, message: str, done: int, total: int) -> None: ...
-
-    def close(self, status: str) -> None: ...
-
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return small_laboratory("slots.max_seeds=2")
+def experiment() -> Experiment:
+    return small_experiment("slots.max_seeds=2")
 
 
 def run(
-    laboratory: Laboratory, level: str, crash_at: int | None = None
+    experiment: Experiment, level: Level, crash_at: int | None = None
 ) -> tuple[GrowthEnv, IterationRecorder, list[Event], list[Step], TimelineRecorder]:
     """One episode of random actions under a recorder; environment 1 crashes on demand."""
-    env, kept, steps = small_env(laboratory), Kept(), []
+    env, kept, steps = small_env(experiment), Kept(), []
     recorder, timelines = IterationRecorder(env, TelemetryHub([kept], level), iteration=3), TimelineRecorder()
     observation, chooser = env.reset(), Eager(2)
     for step in range(env.num_epochs):
@@ -81,9 +76,9 @@ def run(
 
 @pytest.fixture(scope="module")
 def recorded(
-    laboratory: Laboratory,
+    experiment: Experiment,
 ) -> tuple[GrowthEnv, IterationRecorder, list[Event], list[Step], TimelineRecorder]:
-    return run(laboratory, "debug")
+    return run(experiment, Level.debug)
 
 
 Recorded = tuple[GrowthEnv, IterationRecorder, list[Event], list[Step], TimelineRecorder]
@@ -91,7 +86,7 @@ Recorded = tuple[GrowthEnv, IterationRecorder, list[Event], list[Step], Timeline
 
 def test_metrics_agree_with_a_recount(recorded: Recorded) -> None:
     env, recorder, _, steps, _ = recorded
-    metrics = recorder.tally.metrics()
+    metrics = recorder.counters.metrics()
     ops = torch.cat([actions[:, Head.OP] for _, actions, _ in steps])
     free = torch.cat([observation.masks.op.sum(1) > 1 for observation, _, _ in steps])
     for op, name in enumerate(OP_NAMES):
@@ -151,7 +146,7 @@ def test_every_germination_passed_g0_and_every_stage_its_gate(recorded: Recorded
             assert (event.environment, event.epoch, event.slot, needed[event.after]) in gates
 
 
-def test_actions_are_recorded_in_words_at_debug_level_only(laboratory: Laboratory, recorded: Recorded) -> None:
+def test_actions_are_recorded_in_words_at_debug_level_only(experiment: Experiment, recorded: Recorded) -> None:
     env, _, events, steps, _ = recorded
     actions = [event for event in events if isinstance(event, LastAction)]
     assert len(actions) == 30
@@ -161,15 +156,17 @@ def test_actions_are_recorded_in_words_at_debug_level_only(laboratory: Laborator
         assert event.environment == number % 3
         assert event.op == OP_NAMES[row[Head.OP]]
         assert event.slot == (None if row[Head.OP] == OP_WAIT else env.slot_ids[row[Head.SLOT]])
+        own = describe(row.tolist(), 0.0, env.slot_ids, blueprint_ids())
+        assert (event.blueprint, event.style) == (own.blueprint, own.style)
         assert event.success
         assert event.masked["op"] == (not observation.masks.op[number % 3].all())
-    quieter = run(laboratory, "normal")[2]
+    quieter = run(experiment, Level.normal)[2]
     assert [event for event in events if not isinstance(event, LastAction)] == quieter
-    assert run(laboratory, "off")[2] == []
+    assert run(experiment, Level.off)[2] == []
 
 
-def test_episode_events_and_a_crash(laboratory: Laboratory) -> None:
-    env, recorder, events, steps, _ = run(laboratory, "normal", crash_at=4)
+def test_episode_events_and_a_crash(experiment: Experiment) -> None:
+    env, recorder, events, steps, _ = run(experiment, Level.normal, crash_at=4)
     ended = [event for event in events if isinstance(event, EpisodeEnded)]
     assert [(event.environment, event.crashed) for event in ended] == [(1, True), (0, False), (2, False)]
     [crash] = [event for event in events if isinstance(event, HostCrashed)]
@@ -177,16 +174,20 @@ def test_episode_events_and_a_crash(laboratory: Laboratory) -> None:
     assert crash.instance == ended[0].instance == steps[4][2].episodes[0].instance.index
     assert (crash.family, crash.twin_crashed) == (ended[0].family, False)
     assert crash.reason == "the training loss was not finite"
-    metrics = recorder.tally.metrics()
+    metrics = recorder.counters.metrics()
     assert metrics["charts/num_crashed"] == 1
     assert metrics["charts/num_episodes"] == 3
     assert Counter(event.kind for event in events)["episode_ended"] == 3
     assert metrics["reward/crash"] == pytest.approx(-env.settings.crash_penalty / 30)
 
 
-def test_shapley_values_are_events_of_the_modules_that_stood_at_the_end(laboratory: Laboratory) -> None:
-    env, kept = small_env(laboratory, shapley_permutations=6), Kept()
-    recorder, observation, chooser = IterationRecorder(env, TelemetryHub([kept], "normal"), 4), env.reset(), Eager(2)
+def test_shapley_values_are_events_of_the_modules_that_stood_at_the_end(experiment: Experiment) -> None:
+    env, kept = small_env(experiment, shapley_permutations=6), Kept()
+    recorder, observation, chooser = (
+        IterationRecorder(env, TelemetryHub([kept], Level.normal), 4),
+        env.reset(),
+        Eager(2),
+    )
     for _ in range(env.num_epochs):
         actions = chooser.act(env.view(observation))
         result = env.step(actions)
@@ -202,16 +203,18 @@ def test_shapley_values_are_events_of_the_modules_that_stood_at_the_end(laborato
             slot = env.slot_ids.index(event.slot)
             assert event.blueprint == blueprint_ids()[int(result.blueprints[event.environment, slot])]
             assert (event.iteration, event.instance) == (4, env.instances[event.environment].index)
-    assert not [event for event in run(laboratory, "normal")[2] if isinstance(event, ShapleyValue)], "off by default"
+    assert not [event for event in run(experiment, Level.normal)[2] if isinstance(event, ShapleyValue)], (
+        "off by default"
+    )
 
 
-def test_nothing_measured_is_none_and_not_zero(laboratory: Laboratory) -> None:
-    env = small_env(laboratory)
+def test_nothing_measured_is_none_and_not_zero(experiment: Experiment) -> None:
+    env = small_env(experiment)
     recorder = IterationRecorder(env, TelemetryHub([]), iteration=1)
     observation = env.reset()
-    waiting = torch.zeros(3, 8, dtype=torch.int64)
+    waiting = torch.zeros(3, NUM_HEADS, dtype=torch.int64)
     recorder(observation, waiting, env.step(waiting))
-    metrics = recorder.tally.metrics()
+    metrics = recorder.counters.metrics()
     for name in ("episodic_return", "final_val_accuracy", "never_val_accuracy"):
         assert metrics[f"charts/{name}"] is None
     counts = OpCounts()
@@ -230,3 +233,22 @@ def test_a_timeline_is_the_episode_of_one_environment(recorded: Recorded) -> Non
         assert torch.equal(timeline.twin_accuracy, env.rewarder.twins[env.instances[environment]].accuracy)
         assert [mark.op for mark in timeline.ops] == [OP_NAMES[a[environment, Head.OP]] for _, a, _ in steps]
         assert timeline.instance == env.instances[environment].index
+
+
+def test_events_tell_the_stages_and_modules_that_were_recorded(recorded: Recorded) -> None:
+    """Epoch by epoch; an instant cull leaves the module in the record of its epoch, no event does."""
+    env, _, events, steps, timelines = recorded
+    trace = SlotTrace()
+    for event in events:
+        trace.take(to_record(event))
+    records = {episode.environment: episode for _, _, result in steps for episode in result.episodes}
+    for environment, episode in trace.finished.items():
+        rebuilt = episode.timeline(env.slot_ids, env.num_epochs, "eager")
+        known = timelines.timeline(env, records[environment], "eager")
+        assert torch.equal(rebuilt.stages, known.stages)
+        for stages, told, kept in zip(known.stages.tolist(), rebuilt.blueprints, known.blueprints, strict=True):
+            occupied = [slot for slot, stage in enumerate(stages) if STAGE_NAMES[stage] not in EMPTY]
+            assert [told[slot] for slot in occupied] == [kept[slot] for slot in occupied]
+        assert (rebuilt.family, rebuilt.instance) == (known.family, str(known.instance))
+    assert len(trace.finished) == 3
+    assert {name for episode in trace.finished.values() for name in episode.stages()}, "something grew"

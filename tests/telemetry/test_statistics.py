@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from esper.telemetry import statistics
+from esper.telemetry.confidence import least_draws
 from esper.telemetry.statistics import (
     Interval,
     Statistic,
@@ -19,7 +20,6 @@ from esper.telemetry.statistics import (
     crossed_variance,
     influence,
     iqm,
-    least_draws,
     mean,
     probability_of_improvement,
     times_drawn,

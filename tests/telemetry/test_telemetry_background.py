@@ -1,4 +1,4 @@
-"""A logger in the background gets everything in order, and costs the loop nothing but the handing over."""
+"""A logger in the background receives everything in order, and costs the loop only the queueing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVENT = Anomaly(iteration=1, name="non_finite", message="2 minibatches skipped",
 
 
 class Slow:
-    """Takes nothing in before it may; fails at the metrics of one iteration."""
+    """Logger that blocks until released, and fails at the metrics of one iteration."""
 
     name = "slow"
 
@@ -105,7 +105,7 @@ def test_one_that_hangs_at_the_end_is_reported_and_left() -> None:
 
 
 def test_a_logger_that_ends_its_thread_does_not_end_the_run() -> None:
-    """As a closed pipe does in the drawing library, or ``sys.exit`` in a plugin."""
+    """Like a closed pipe in the drawing library, or ``sys.exit`` in a plugin."""
 
     class Ends(Slow):
         def metrics(self, iteration: int, metrics: Metrics) -> None:

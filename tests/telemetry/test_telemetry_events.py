@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
+from esper.config import compose, to_plain
+from esper.config.identity import flat
 from esper.growth import Stage
-from esper.growth.actions import BLUEPRINT_IDS, HEADS, OP_NAMES, Op
+from esper.growth.actions import OP_NAMES, Op
 from esper.runtime.records import json_safe, read_jsonl, without_times
 from esper.telemetry import events
-from esper.telemetry.anomalies import AnomalyLimits, accuracy_gain, detect
+from esper.telemetry.anomalies import ADVICE, AnomalyLimits, accuracy_gain, detect
 from esper.telemetry.events import (
     Anomaly,
     EpisodeEnded,
@@ -24,23 +27,9 @@ from esper.telemetry.events import (
     RatioExplosion,
     to_record,
 )
-from esper.telemetry.summary import ControllerSummary, Mean, mean_sem
+from esper.telemetry.results import OF_TRAINING, ResultRow
+from esper.telemetry.statistics import Mean, mean_sem
 from esper.views.palette import OP_COLOURS, STAGE_COLOURS
-
-SLOT_IDS = ("r0c0", "r0c1", "r0c2")
-
-
-def last_action(*action: int) -> LastAction:
-    return LastAction.from_indices(
-        action,
-        environment=0,
-        iteration=1,
-        epoch=4,
-        slot_ids=SLOT_IDS,
-        blueprint_ids=BLUEPRINT_IDS,
-        masked=[True] + [False] * 7,
-        success=True,
-    )
 
 
 def test_kinds_are_unique_and_only_actions_need_debug() -> None:
@@ -90,17 +79,6 @@ def test_a_tensor_is_refused_rather_than_written_as_text() -> None:
         json_safe({"value": torch.tensor(1.0)})
 
 
-def test_an_action_names_only_the_heads_that_its_op_uses() -> None:
-    wait = last_action(Op.WAIT, 2, 1, 3, 0, 0, 0, 0)
-    assert (wait.op, wait.slot, wait.blueprint, wait.style) == ("WAIT", None, None, None)
-    germinate = last_action(Op.GERMINATE, 1, 7, 3, 0, 0, 0, 0)
-    assert (germinate.slot, germinate.blueprint, germinate.style) == ("r0c1", "conv_heavy", "GATED_GATE")
-    cull = last_action(Op.CULL, 2, 0, 0, 0, 0, 1, 0)
-    assert (cull.slot, cull.blueprint, cull.style) == ("r0c2", None, None)
-    assert list(cull.masked) == list(HEADS)
-    assert [head for head, masked in cull.masked.items() if masked] == ["op"]
-
-
 def test_every_stage_and_op_has_a_colour_of_its_own() -> None:
     assert list(STAGE_COLOURS) == [stage.name for stage in Stage]
     assert list(OP_COLOURS) == list(OP_NAMES)
@@ -135,22 +113,13 @@ def test_mean_and_standard_error_by_hand() -> None:
     assert mean_sem(torch.tensor([])) is None
 
 
-def test_a_summary_record_names_mean_and_error_and_keeps_null() -> None:
-    summary = ControllerSummary(
-        name="never",
-        num_hosts=2,
-        episode_return=Mean(0.0, 0.0),
-        val_accuracy=Mean(0.7, 0.01),
-        test_accuracy=None,
-        added_parameters=Mean(0.0, None),
-        wait_share=None,
-        num_fossilized=Mean(0.0, 0.0),
-    )
-    record = summary.to_record()
+def test_a_record_names_mean_and_error_and_keeps_null() -> None:
+    row = ResultRow(name="never", num_runs=1, num_hosts=2, val_accuracy=Mean(0.7, 0.01), added_parameters=Mean(0, None))
+    record = row.to_record(OF_TRAINING)
     assert record["val_accuracy"] == {"mean": 0.7, "sem": 0.01}
     assert record["added_parameters"] == {"mean": 0.0, "sem": None}
-    assert record["wait_share"] is None
-    assert record.keys() == {field.name for field in fields(summary)}
+    assert record["wait_share"] is record["test_accuracy"] is None
+    assert tuple(record) == OF_TRAINING
 
 
 def test_healthy_and_unmeasured_metrics_raise_no_anomaly() -> None:
@@ -168,8 +137,7 @@ def test_healthy_and_unmeasured_metrics_raise_no_anomaly() -> None:
         ("losses/entropy/slot", 0.001, "entropy_collapse"),
         ("losses/explained_variance", -3.0, "value_collapse"),
         ("losses/grad_norm", 1e4, "gradient_norm"),
-        ("losses/ratio_max", 7.0, "ratio_explosion"),
-        ("losses/ratio_min", 0.01, "ratio_explosion"),
+        ("losses/ratio_outside", 0.03, "ratio_explosion"),
         ("losses/skipped_minibatches", 2.0, "non_finite"),
     ],
 )
@@ -178,11 +146,22 @@ def test_each_detector_names_what_it_saw(metric: str, value: float, name: str) -
     assert isinstance(anomaly, Anomaly)
     assert (anomaly.iteration, anomaly.name) == (14, name)
     assert anomaly.value is value
+    assert anomaly.message.endswith(f": {ADVICE[name]}")
+
+
+def test_a_rare_action_that_became_likely_is_no_anomaly() -> None:
+    assert detect(14, {"losses/ratio_max": 20.0, "losses/ratio_min": 0.01, "losses/ratio_outside": 0.002}) == []
+
+
+def test_advice_names_keys_that_there_are() -> None:
+    keys = flat(to_plain(compose()))
+    named = {key for text in ADVICE.values() for key in re.findall(r"(?:ppo|trainer)\.\w+", text)}
+    assert named
+    assert {key for key in named if not any(known.startswith(key) for known in keys)} == set()
 
 
 SEVERAL = {
     "non_finite": {"losses/policy_loss": math.nan, "losses/value_loss": math.inf, "losses/skipped_minibatches": 4.0},
-    "ratio_explosion": {"losses/ratio_max": 7.0, "losses/ratio_min": 0.01},
     "entropy_collapse": {f"losses/entropy/{head}": 0.0 for head in ("op", "slot", "blueprint", "style", "tempo")},
 }
 
@@ -191,7 +170,7 @@ SEVERAL = {
 def test_what_one_detector_sees_in_several_metrics_is_one_anomaly(name: str) -> None:
     (anomaly,) = detect(14, SEVERAL[name])
     assert anomaly.name == name
-    named = anomaly.message.split("; ")
+    named = anomaly.message.removesuffix(f": {ADVICE[name]}").split("; ")
     assert len(named) == min(len(SEVERAL[name]), 4)
     assert named[3:] == ["and 2 more"] * (len(SEVERAL[name]) > 3)
 

@@ -1,4 +1,4 @@
-"""Telemetry in a real run: it looks closer after an anomaly, and its faults stop nothing."""
+"""Telemetry in a real run: it records more after an anomaly, and its failures stop nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mirror in W&B: what it would be sent, that a run has one id for life, and that no fault of it reaches a run."""
+"""The W&B mirror: its content, a stable id for each run, and no effect of its failures on a run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ import pytest
 import yaml
 from helpers import SMALL
 from processes import LIMIT, run, wait_for
-from wandb_file import OfflineRun, is_whole, offline_files
+from wandb_file import FILE_HEADER, OfflineRun, is_whole, offline_files, records
 
 import esper.telemetry.wandb_mirror as wandb_mirror
 from esper.config import compose, to_plain
+from esper.experiment.preflight import preflight
+from esper.runtime.options import WandbMode
 from esper.runtime.preemption import Preempted
 from esper.runtime.records import read_jsonl
 from esper.runtime.run_folder import RunFolder
+from esper.runtime.terminal import say
+from esper.telemetry.events import Anomaly, StageChanged, to_record
 from esper.telemetry.hub import TelemetryHub
 from esper.telemetry.wandb_mirror import mirrored
 from esper.training.run import train
+from tests.warm import WarmPython
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -43,14 +48,16 @@ def mirror(tmp_path: Path) -> Callable[..., Any]:
         folder.plots.mkdir(parents=True, exist_ok=True)
         folder.write_result({"controllers": [{"name": "learned", "val_accuracy": {"mean": 0.5, "sem": None}}]})
         fixed = {"project": "p", "entity": None, "group": "g", "tags": [], "timeout": LIMIT, "job_type": "train"}
-        return mirrored(folder, **{**fixed, "mode": "offline", "name": name, "config": {"name": name}, **changes})
+        return mirrored(
+            folder, **{**fixed, "mode": WandbMode.offline, "name": name, "config": {"name": name}, **changes}
+        )
 
     return start
 
 
 @pytest.fixture
 def nobody_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An account, but no server, for which nobody waits long; and nothing of it is remembered."""
+    """Set up an account without a reachable server, with a short time limit, and forget it afterwards."""
     import wandb
 
     init = wandb.init
@@ -94,9 +101,24 @@ def test_what_is_sent_equals_the_local_metrics(finished: Path) -> None:
     records = read_jsonl(finished / "metrics.jsonl")
     assert [row["_step"] for row in rows] == [record["iteration"] for record in records] == [1, 2]
     for row, record in zip(rows, records, strict=True):
-        own = {key: value for key, value in row.items() if not key.startswith("_")}
+        own = {key: value for key, value in row.items() if not key.startswith(("_", "timeline/"))}
         assert own == {key: value for key, value in record.items() if value is not None}
     assert {(metric.glob_name, metric.step_metric) for metric in run.metrics} == {("", ""), ("*", "iteration")}
+
+
+def test_a_file_that_is_still_written_has_the_records_up_to_there(finished: Path, tmp_path: Path) -> None:
+    sent(finished)
+    [path] = offline_files(finished)
+    data, whole = path.read_bytes(), [record.SerializeToString() for record in records(path)]
+    numbers = []
+    for length in [*range(len(data) - 200, len(data)), *range(FILE_HEADER, len(data), 997)]:
+        cut = tmp_path / "cut.wandb"
+        cut.write_bytes(data[:length])
+        found = [record.SerializeToString() for record in records(cut)]
+        assert found == whole[: len(found)]
+        numbers.append(len(found))
+    assert min(numbers) == 0
+    assert max(numbers) < len(whole)
 
 
 def test_a_run_is_sent_with_its_plain_configuration_and_where_it_belongs(finished: Path) -> None:
@@ -118,10 +140,77 @@ def test_lifecycle_timeline_plots_and_numbers_are_sent_at_the_end(finished: Path
     result = json.loads((finished / "result.json").read_text())
     for record in result["controllers"]:
         assert run.summary[f"closing/{record['name']}/test_accuracy"] == record["test_accuracy"]["mean"]
+        assert run.summary[f"closing/{record['name']}/test_accuracy_sem"] == record["test_accuracy"]["sem"]
+    for pair, difference in result["return_differences"].items():
+        assert run.summary[f"closing/difference/{pair}"] == difference["mean"]
+        assert run.summary[f"closing/difference/{pair}_sem"] == difference["sem"]
     [transitions] = finished.glob("wandb/offline-run-*/files/media/table/lifecycle/transitions*")
     table = json.loads(transitions.read_text())
     events = read_jsonl(finished / "events.jsonl")
     assert sum(row[-1] for row in table["data"]) == sum(event["kind"] == "stage_changed" for event in events)
+
+
+def test_the_summary_has_the_best_iteration_beside_the_last(finished: Path) -> None:
+    [run] = sent(finished)
+    returns = {
+        record["iteration"]: record["charts/episodic_return"] for record in read_jsonl(finished / "metrics.jsonl")
+    }
+    assert run.summary["charts/episodic_return"] == returns[2]
+    assert run.summary["best/charts/episodic_return"] == max(returns.values())
+    assert returns[run.summary["best/iteration"]] == max(returns.values())
+
+
+def test_a_table_of_stage_changes_is_sent_whenever_a_checkpoint_is_written(
+    mirror: Callable[..., Any], tmp_path: Path
+) -> None:
+    where = {"environment": 0, "epoch": 1, "slot": "r0c0", "blueprint": "norm"}
+    with mirror(timeline_every=2) as loggers, TelemetryHub(loggers) as hub:
+        for iteration in (1, 2, 3):
+            hub.emit(StageChanged(iteration=iteration, before="DORMANT", after="GERMINATED", **where))
+            hub.log_metrics(iteration, {"x": 1.0})
+    [run] = sent(tmp_path / "run")
+    assert [any(key.startswith("timeline/iteration") for key in row) for row in run.history[:3]] == [False, True, False]
+    [file] = tmp_path.glob("run/wandb/offline-run-*/files/media/table/timeline/iteration*")
+    assert [row[0] for row in json.loads(file.read_text())["data"]] == [2]
+
+
+def test_anomalies_are_counted_also_those_before_a_resume_and_the_first_is_an_alert(
+    mirror: Callable[..., Any], tmp_path: Path
+) -> None:
+    known = Anomaly(iteration=1, name="value_collapse", message="low", value=-2.0)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "events.jsonl").write_text(json.dumps(to_record(known)) + "\n")
+    with mirror() as loggers, TelemetryHub(loggers) as hub:
+        hub.emit(replace(known, iteration=2))
+        for iteration in (2, 3):
+            hub.emit(Anomaly(iteration=iteration, name="gradient_norm", message="norm 200 > 100", value=200.0))
+        hub.log_metrics(3, {"x": 1.0})
+    [run] = sent(tmp_path / "run")
+    assert (run.summary["anomalies/value_collapse"], run.summary["anomalies/gradient_norm"]) == (2, 2)
+    assert [(alert.title, alert.text) for alert in run.alerts] == [
+        ("gradient_norm in run", "iteration 2: norm 200 > 100")
+    ]
+
+
+def test_what_a_run_prints_is_its_log(mirror: Callable[..., Any], tmp_path: Path) -> None:
+    with mirror():
+        say("printed meanwhile")
+    say("printed later")
+    [run] = sent(tmp_path / "run")
+    assert "printed meanwhile" in run.printed
+    assert "printed later" not in run.printed
+
+
+def test_a_run_that_is_sent_tells_its_address(mirror: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    with mirror(tell=told.append):
+        pass
+    assert told == []
+    monkeypatch.setattr("wandb.Run.offline", property(lambda _: False))
+    monkeypatch.setattr("wandb.Run.url", property(lambda _: "https://example.org/run"))
+    with mirror(tell=told.append):
+        pass
+    assert told == ["W&B run https://example.org/run"]
 
 
 def test_the_checkpoint_goes_along_when_asked(finished: Path) -> None:
@@ -190,7 +279,7 @@ def test_after_a_stop_in_the_comparison_closing_tables_come_after_the_last_itera
 ) -> None:
     words = (*BARE, *OFFLINE, "telemetry.plots=false")
 
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise Preempted(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
@@ -222,7 +311,7 @@ def test_a_server_that_cannot_be_reached_makes_it_an_offline_run(
     mirror: Callable[..., Any], tmp_path: Path, nobody_there: None
 ) -> None:
     warnings: list[str] = []
-    with mirror(mode="online", warn=warnings.append) as loggers, TelemetryHub(loggers) as hub:
+    with mirror(mode=WandbMode.online, warn=warnings.append) as loggers, TelemetryHub(loggers) as hub:
         hub.log_metrics(1, {"x": 1.0})
     [run] = sent(tmp_path / "run")
     assert (run.history[0]["x"], run.exit_codes) == (1.0, [0])
@@ -275,14 +364,14 @@ def test_closing_tables_that_cannot_be_sent_are_one_warning_and_the_run_is_finis
 
 
 @pytest.mark.slow
-def test_online_without_an_account_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_online_without_an_account_is_refused_before_anything_starts(tmp_path: Path, warm_python: WarmPython) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     done = run(
-        [sys.executable, "-m", "esper.train", "+preset=smoke", "wandb.mode=online"],
+        [warm_python.executable, "-m", "esper.train", "+preset=smoke", "wandb.mode=online"],
         cwd=tmp_path,
         env=environment | {"NETRC": str(tmp_path / "netrc"), "WANDB_BASE_URL": "http://127.0.0.1:9"},
     )
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout.count("\n")) == (2, 1)  # the line that a run begins with
     assert re.fullmatch(
         r"error: wandb\.mode: 'online' needs an account.* wandb login .*disabled, offline\n", done.stderr
     )
@@ -290,8 +379,35 @@ def test_online_without_an_account_is_refused_before_anything_starts(tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        ("", WandbMode.disabled),
+        ("wandb.mode=offline", WandbMode.offline),
+        ("telemetry.loggers=[wandb]", WandbMode.online),
+        ("telemetry.loggers=[csv,wandb] wandb.mode=offline", WandbMode.offline),
+    ],
+)
+def test_it_is_asked_for_among_the_loggers_or_by_its_mode(words: str, mode: WandbMode) -> None:
+    assert compose(*words.split()).wandb.mode is mode
+
+
+def test_a_missing_package_is_refused_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.telemetry.loggers.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"^wandb\.mode=offline needs the package wandb: pip install '\.\[wandb\]'$"):
+        preflight(compose("+preset=smoke", "wandb.mode=offline"))
+    with pytest.raises(
+        ValueError, match=r"^telemetry\.loggers: tensorboard needs .*: pip install '\.\[tensorboard\]'$"
+    ):
+        preflight(compose("+preset=smoke", "telemetry.loggers=[tensorboard]"))
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            "telemetry.loggers=[wandb] wandb.mode=disabled",
+            "telemetry.loggers=['wandb'] names wandb, but wandb.mode is disabled",
+        ),
         ("wandb.project=''", "wandb.project must be a name, not empty and without '/', got ''"),
         ("wandb.entity=a/b", "wandb.entity must be a name, not empty and without '/', got 'a/b'"),
         ("wandb.tags=[a,a]", "wandb.tags names a more than once"),
@@ -300,7 +416,7 @@ def test_online_without_an_account_is_refused_before_anything_starts(tmp_path: P
 )
 def test_where_it_goes_is_checked(words: str, message: str) -> None:
     with pytest.raises(Exception) as caught:
-        compose(words)
+        compose(*words.split())
     assert message in str(caught.value)
 
 

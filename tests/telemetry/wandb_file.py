@@ -15,7 +15,7 @@ FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 def records(path: Path) -> Iterator[Any]:
-    """All records of a ``run-<id>.wandb``, in order."""
+    """All records of a ``run-<id>.wandb`` that are wholly written, in order; W&B's process may be at the next one."""
     data = path.read_bytes()
     assert data[:4] == b":W&B"
     position, parts = FILE_HEADER, b""
@@ -25,7 +25,7 @@ def records(path: Path) -> Iterator[Any]:
             position += left
             continue
         length, kind = int.from_bytes(data[position + 4 : position + 6], "little"), data[position + 6]
-        if kind == 0:
+        if kind == 0 or position + PART_HEADER + length > len(data):
             break
         parts += data[position + PART_HEADER : position + PART_HEADER + length]
         position += PART_HEADER + length
@@ -42,7 +42,7 @@ def offline_files(run_dir: Path) -> list[Path]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether the run in a file has been finished, and all of it written."""
+    """Return whether the run in a file has been finished and completely written."""
     return any(record.HasField("exit") for record in records(path))
 
 
@@ -67,4 +67,6 @@ class OfflineRun:
         self.artifacts = [record.artifact for record in found if record.HasField("artifact")]
         self.artifacts += [record.request.log_artifact.artifact for record in found if record.HasField("request")]
         self.exit_codes = [record.exit.exit_code for record in found if record.HasField("exit")]
+        self.alerts = [record.alert for record in found if record.HasField("alert")]
+        self.printed = "".join(record.output_raw.line for record in found if record.HasField("output_raw"))
         self.preempting = any(record.HasField("preempting") for record in found)

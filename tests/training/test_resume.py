@@ -1,4 +1,4 @@
-"""Going on with a run: exactly, from wherever it was interrupted, or refused with the reason."""
+"""Resuming a run: exactly, from wherever it was interrupted, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import esper.training.run
 from esper.config import Config, UsageError, compose, from_yaml
 from esper.config.store import to_yaml
 from esper.envs.growth import GrowthEnv
-from esper.experiment.build import build_laboratory
+from esper.experiment.build import build_experiment
 from esper.runtime.preemption import Preempted
 from esper.runtime.run_folder import RunCondition, RunFolder
 from esper.telemetry.hub import TelemetryHub
 from esper.training.run import train
-from esper.training.start import Start, how_to_start
+from esper.training.start import Start, find_start
 from esper.training.trainer import Trainer
 
 # Rollouts that end in mid-episode; three hosts of ten epochs, growing in a hurry.
@@ -33,6 +33,9 @@ WORDS = (
     *SMALL,
     "env.num_epochs=6",
     "trainer.num_steps=4",
+    "reward.rent_weights=[0.5,9]",
+    "observation.price=true",
+    "reward.compute_weight=5",
     "trainer.num_iterations=4",
     "trainer.checkpoint_every=2",
     "evaluation.num_hosts=3",
@@ -58,7 +61,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signa
 
 
 def go_on(run_dir: Path, *words: str) -> None:
-    """As ``resume=<folder>`` does on the command line."""
+    """Resume like ``resume=<folder>`` on the command line."""
     config = from_yaml((run_dir / "config.yaml").read_text(), Config)
     config = replace(config, resume=str(run_dir))
     for word in words:
@@ -75,7 +78,7 @@ def status(run_dir: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nobody interrupted."""
+    """Return the uninterrupted run."""
     run_dir = tmp_path_factory.mktemp("runs") / "whole"
     train(compose(*WORDS), run_dir)
     return run_dir
@@ -87,7 +90,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_interrupted_in_every_way_it_is_the_same_run(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the first step, in mid-rollout, in the last step of a rollout, in an episode's last one, step after step."""
+    """Interrupted in the first step, in mid-rollout, in the last step of a rollout or of an episode, and at every
+    step.
+    """
     run_dir, done = tmp_path / "run", 0
     for number, step in enumerate((1, 2, 1, 4, 5, 1)):
         with monkeypatch.context() as patch:
@@ -114,7 +119,7 @@ def test_iterations_and_as_many_more_are_twice_as_many(whole: Path, tmp_path: Pa
     assert (run_dir / "config.yaml").read_text() == (whole / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("part", ["compare", "closing_report"])
+@pytest.mark.parametrize("part", ["compare", "training_report"])
 def test_a_run_that_was_interrupted_after_its_loop_only_compares(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -135,7 +140,7 @@ def test_a_run_that_was_interrupted_after_its_loop_only_compares(
 def test_a_run_that_was_killed_repeats_what_came_after_its_checkpoint(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files go on beyond the checkpoint, and end in the midst of a line."""
+    """The files have more lines than the checkpoint knows, and end within a line."""
     run_dir = tmp_path / "run"
     with monkeypatch.context() as patch:
         interrupt_at(patch, 10)  # in the midst of a rollout and of an episode
@@ -183,6 +188,9 @@ def test_a_failed_run_goes_on_too(whole: Path, tmp_path: Path, monkeypatch: pyte
         pytest.param(("amp=fp16",), marks=NEEDS_FP16),
         ("env.mapping=loop", "reward.twin=none", "slots.max_seeds=2"),
         ("reward.family=contribution", "counterfactual.shapley_permutations=4", "observation.slot_probes=[]"),
+        ("policy.body=shared", "observation.scale_free=true"),
+        ("imitation.controller=random", "imitation.iterations=3"),
+        ("imitation.controller=schedule", "imitation.iterations=2", "algorithm=a2c"),
         ("ppo.anneal_lr=true", "ppo.anneal_iterations=4", "+instances.families={label_noise+lr_times_3: 5}"),
     ],
 )
@@ -204,11 +212,11 @@ def test_what_else_has_a_state_goes_on_too(
 
 def trainer_of(run_dir: Path) -> Trainer:
     config = compose(*WORDS, "reward.stage_shaping=1.0")  # a potential that is not 0 while modules are in TRAINING
-    return Trainer(build_laboratory(config), RunFolder.create(run_dir, to_yaml(config)), TelemetryHub([]))
+    return Trainer(build_experiment(config), RunFolder.create(run_dir, to_yaml(config)), TelemetryHub([]))
 
 
 def half_way(run_dir: Path) -> Trainer:
-    """A trainer in the midst of its third rollout, whose state is on disk."""
+    """Make a trainer in its third rollout, whose state is on disk."""
     trainer, steps = trainer_of(run_dir), 0
 
     def ask() -> int:
@@ -226,25 +234,27 @@ def half_way(run_dir: Path) -> Trainer:
 
 
 def restored(run_dir: Path, source: Path) -> Trainer:
-    """A new trainer that has taken up the checkpoint of another."""
+    """Make a new trainer restored from the checkpoint of another."""
     trainer = trainer_of(run_dir)
     folder = RunFolder(source)
-    trainer.begin(how_to_start(folder, replace(trainer.config, resume="auto")))
+    trainer.begin(find_start(folder, replace(trainer.config, resume="auto")))
     return trainer
 
 
 def test_everything_that_a_trainer_holds_is_restored(tmp_path: Path) -> None:
-    """Looks at every attribute of everything: a new one that changes in a run and is not saved fails here."""
+    """Compares every attribute reachable from a trainer: a new one that changes in a run and is not saved fails
+    here.
+    """
     old, new = half_way(tmp_path / "old"), trainer_of(tmp_path / "new")
     new.begin()
     found = {line.split(":")[0].split("[")[0] for line in differing(old, new)}
-    assert {".env.population.blueprint", ".env.history.epoch", ".carry.raw", ".best.score"} <= found, "it looks there"
+    assert {".env.state.blueprint", ".env.history.epoch", ".rollout.raw", ".best.score"} <= found, "it looks there"
     assert differing(old, restored(tmp_path / "restored", tmp_path / "old")) == []
 
 
 @pytest.mark.parametrize(
     "holder",
-    ["env", "env.population", "env.population.hosts", "env.episodes", "twins", "buffer", "carry", "recorder", "best"],
+    ["env", "env.population", "env.population.hosts", "env.episodes", "twins", "buffer", "rollout", "recorder", "best"],
 )
 def test_a_forgotten_attribute_is_noticed(tmp_path: Path, holder: str) -> None:
     old, new = trainer_of(tmp_path / "old"), trainer_of(tmp_path / "new")
@@ -253,7 +263,7 @@ def test_a_forgotten_attribute_is_noticed(tmp_path: Path, holder: str) -> None:
     part: Any = old
     for name in holder.split("."):
         part = getattr(part, name)
-    if holder == "carry":
+    if holder == "rollout":
         part.raw = [torch.ones(1)]
     else:
         part.extra, twin = 1, new
@@ -268,7 +278,7 @@ def test_a_forgotten_attribute_is_noticed(tmp_path: Path, holder: str) -> None:
 
 @pytest.fixture
 def interrupted(whole: Path, tmp_path: Path) -> Path:
-    """A folder of a run that can go on: as one that was killed before its result was there."""
+    """Make a folder of a run that can be resumed, like one killed before its result was written."""
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
     (run_dir / "result.json").unlink()
@@ -322,8 +332,11 @@ def cut_metrics(run_dir: Path) -> None:
     [
         (truncated, "last.pt is truncated or not a checkpoint"),
         (foreign, "last.pt is not an Esper checkpoint"),
-        (policy_only, "holds a policy only, no state of training"),
-        (gone, "last.pt is gone, which the run would go on from: bring it back, or start a new run from the policy of"),
+        (policy_only, "holds a policy only, no training state"),
+        (
+            gone,
+            "last.pt is missing, from which the run would resume: restore it, or start a new run from the policy of",
+        ),
         (dangling, "no checkpoint at .*last.pt"),
         (other_slot_count, "is of another run: it has slots.num_slots=3, not 2"),
         (other_probes, "is of another run: it has observation.slot_probes="),
@@ -361,12 +374,12 @@ def test_a_finished_run_is_left_alone(whole: Path, capsys: pytest.CaptureFixture
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     config = replace(from_yaml((whole / "config.yaml").read_text(), Config), resume="auto")
     train(replace(config, telemetry=replace(config.telemetry, console="plain")), whole)
-    assert "has finished: trainer.num_iterations=<more> goes on" in capsys.readouterr().out
+    assert "has finished: trainer.num_iterations=<more> extends it" in capsys.readouterr().out
     assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
 
 
 def test_the_thread_count_is_part_of_a_run(whole: Path) -> None:
-    start = how_to_start(RunFolder(whole), replace(compose(*WORDS), resume="auto"))
+    start = find_start(RunFolder(whole), replace(compose(*WORDS), resume="auto"))
     assert start.training["ranks"][0]["num_threads"] == 1
     assert isinstance(start, Start)
     assert len(metrics_of(whole)) == 4

@@ -29,10 +29,11 @@ from esper.config import Config, compose, from_yaml, to_yaml
 from esper.envs.growth import GrowthEnv
 from esper.experiment.checkpoint import load_checkpoint
 from esper.launch.entries import TRAIN
-from esper.runtime.ranks import Placement, Ranks
+from esper.runtime.placement import Placement
+from esper.runtime.ranks import Ranks
 from esper.runtime.run_folder import RunCondition, RunFolder
 from esper.training.run import train
-from esper.training.start import how_to_start
+from esper.training.start import find_start
 
 pytestmark = pytest.mark.slow
 
@@ -49,15 +50,17 @@ WORDS = (
     "devices=auto",
 )
 NUM_STEPS = 32
-STEP_SECONDS = 0.1
+STEP_SECONDS = 0.05
 """Every step takes at least so long, so that a signal at a random time meets every part of a run."""
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["esper.training.run", "esper.launch.spawn", "esper.config", "sklearn.datasets"])
+context.set_forkserver_preload(
+    ["esper.training.run", "esper.launch.spawn", "esper.config", "esper.views.timeline_plot"]
+)
 
 
 def take_part(text: str, run_dir: Path, rank: int, size: int, rendezvous: str) -> None:
-    """One process of a run, as a launcher starts it."""
+    """Run one process of a run, as a launcher starts it."""
     torch.set_num_threads(1)
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
     step = GrowthEnv.step
@@ -81,7 +84,7 @@ def take_part(text: str, run_dir: Path, rank: int, size: int, rendezvous: str) -
 
 
 def start(run_dir: Path, size: int, **changes: Any) -> list[ForkServerProcess]:
-    """Start a run, or go on with it, on some ranks."""
+    """Start or resume a run on some ranks."""
     config = replace(compose(*WORDS), resume="auto", **changes)
     rendezvous = tempfile.mktemp(prefix="rendezvous")
     processes = [
@@ -106,7 +109,7 @@ def finish(run_dir: Path, size: int, **changes: Any) -> None:
 def interrupt(
     run_dir: Path, size: int, kind: signal.Signals, delay: float, ready: Callable[[Path], bool] | None = None
 ) -> None:
-    """Start or go on, and some time after the run has begun send a signal: to one rank SIGTERM, SIGKILL to all."""
+    """Start or resume, and some time later send a signal: SIGTERM to one rank, SIGKILL to all."""
     processes, ready = start(run_dir, size), ready or running
     while not ready(run_dir) and all(process.is_alive() for process in processes):
         time.sleep(0.02)
@@ -127,7 +130,7 @@ def running(run_dir: Path) -> bool:
 
 
 def sound(run_dir: Path) -> None:
-    """Whatever was killed: every file that has its name is whole."""
+    """Check that every file with a final name is complete, whatever was killed."""
     for path in (run_dir / "checkpoints").glob("*.pt"):
         load_checkpoint(path)
     for name in ("status.json", "result.json"):
@@ -137,7 +140,7 @@ def sound(run_dir: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The runs that nobody interrupted, on one rank and on two."""
+    """Return the uninterrupted runs, on one rank and on two."""
     folder = tmp_path_factory.mktemp("whole")
     for size in (1, 2):
         finish(folder / str(size), size)
@@ -165,7 +168,7 @@ def test_another_number_of_ranks_goes_on_in_mid_episode_and_says_what_that_means
     interrupt(run_dir, before, signal.SIGTERM, 0.0, lambda run: (run / "checkpoints" / "iteration-00003.pt").exists())
     assert RunFolder(run_dir).condition() is RunCondition.INTERRUPTED
     assert load_checkpoint(run_dir / "checkpoints" / "last.pt")["iteration"] < 8
-    begun = how_to_start(RunFolder(run_dir), replace(compose(*WORDS), resume="auto"))
+    begun = find_start(RunFolder(run_dir), replace(compose(*WORDS), resume="auto"))
     assert (
         "environments are redistributed, and numbers will differ"
         in begun.lines(Ranks(size=now), torch.device("cpu"))[-1]

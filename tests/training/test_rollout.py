@@ -1,4 +1,4 @@
-"""Collecting rollouts on real hosts: resets, memory, bootstraps, and log-probabilities that the update finds again."""
+"""Collecting rollouts on real hosts: resets, memory, bootstraps, and log-probabilities that the update reproduces."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from helpers import give_opinions, small_env, small_laboratory
+from helpers import give_opinions, small_env, small_experiment
 from torch import Tensor
 
+from esper.algorithms import RolloutBuffer
 from esper.envs.features import BASE_INDEX
 from esper.envs.growth import GrowthEnv
 from esper.envs.observations import Observation
 from esper.envs.records import StepResult
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.growth.actions import ActionMasks
 from esper.policy import GrowthPolicy, Hidden, Normaliser
 from esper.policy.normaliser import moments
-from esper.ppo import RolloutBuffer
-from esper.training.rollout import Carry, collect
+from esper.training.rollout import RolloutState, collect
 
 NUM_EPOCHS, NUM_STEPS, NUM_ENVS = 5, 3, 3
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Laboratory:
-    return small_laboratory(f"env.num_epochs={NUM_EPOCHS}")
+def experiment() -> Experiment:
+    return small_experiment(f"env.num_epochs={NUM_EPOCHS}")
 
 
 @dataclass
 class Collection:
-    """Everything that collecting some rollouts touched."""
+    """Everything involved in collecting some rollouts."""
 
     env: GrowthEnv
     policy: GrowthPolicy
     normaliser: Normaliser
     buffer: RolloutBuffer
-    carry: Carry
+    rollout: RolloutState
     generator: torch.Generator
     poison: dict[int, int] = field(default_factory=dict)  # total step -> environment whose host then breaks
     seen: list[Observation] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Collection:
     hidden: list[Hidden] = field(default_factory=list)  # before every step
 
     def collect(self) -> Tensor:
-        return collect(self.env, self.policy, self.normaliser, self.buffer, self.carry, self.generator, self.take)
+        return collect(self.env, self.policy, self.normaliser, self.buffer, self.rollout, self.generator, self.take)
 
     def take(self, observation: Observation, actions: Tensor, result: StepResult) -> None:
         self.seen.append(observation)
@@ -56,19 +56,21 @@ class Collection:
             self.env.population.hosts.values.detach()[environment, 0] = torch.nan
 
 
-def start(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, num_steps: int = NUM_STEPS) -> Collection:
-    """A policy with opinions, a normaliser that has seen something, and spies on resets, memory and bootstraps."""
-    env = small_env(laboratory)
-    policy, normaliser = laboratory.policy()
+def start(experiment: Experiment, monkeypatch: pytest.MonkeyPatch, num_steps: int = NUM_STEPS) -> Collection:
+    """Make a policy with clear preferences, a normaliser with statistics, and spies on resets, memory and
+    bootstraps.
+    """
+    env = small_env(experiment)
+    policy, normaliser = experiment.policy()
     generator = torch.Generator().manual_seed(7)
     give_opinions(policy)
     observation = env.reset()
     normaliser.merge(moments(observation.features + torch.rand(observation.features.shape, generator=generator)))
     buffer = RolloutBuffer(
-        NUM_ENVS, num_steps, policy.num_features, policy.num_slots, policy.num_blueprints, policy.lstm_dim
+        NUM_ENVS, num_steps, policy.num_features, policy.num_slots, policy.num_blueprints, policy.state_dim
     )
-    carry = Carry(observation, policy.initial_state(NUM_ENVS))
-    made = Collection(env, policy, normaliser, buffer, carry, generator)
+    rollout = RolloutState(observation, policy.initial_state(NUM_ENVS))
+    made = Collection(env, policy, normaliser, buffer, rollout, generator)
     reset, act, value = env.reset, policy.act, policy.value
 
     def spied_reset(which: Tensor | None = None) -> Observation:
@@ -92,10 +94,10 @@ def start(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, num_steps: in
 
 
 def test_environments_are_reset_exactly_where_an_episode_ended(
-    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Episodes of five steps in rollouts of three, and a crash after the seventh: resets follow ends, nothing else."""
-    made = start(laboratory, monkeypatch)
+    made = start(experiment, monkeypatch)
     made.poison = {6: 1}
     for _ in range(4):
         made.collect()
@@ -109,12 +111,12 @@ def test_environments_are_reset_exactly_where_an_episode_ended(
 
 
 def test_memory_is_zero_where_an_episode_starts_and_carried_everywhere_else(
-    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = start(laboratory, monkeypatch)
+    made = start(experiment, monkeypatch)
     made.poison = {6: 1}
     for rollout in range(3):
-        before = tuple(part.clone() for part in made.carry.hidden)
+        before = tuple(part.clone() for part in made.rollout.hidden)
         made.collect()
         stored = made.buffer.data.hidden
         assert all(torch.equal(a, b) for a, b in zip(stored, before, strict=True)), rollout
@@ -129,15 +131,16 @@ def test_memory_is_zero_where_an_episode_starts_and_carried_everywhere_else(
         for part, spied in zip(hidden, made.hidden[step], strict=True):
             assert torch.allclose(part, spied[:1], atol=1e-6)
         features = made.normaliser(made.seen[step].features[:1])
-        _, _, hidden = made.policy._step(features, made.seen[step].blueprint_index[:1], hidden)
+        seen = made.seen[step]
+        _, _, hidden = made.policy._step(features, seen.blueprint_index[:1], seen.masks[:1], hidden)
 
 
 @pytest.mark.parametrize("num_steps", [3, NUM_EPOCHS, 7])
 def test_the_update_finds_the_log_probs_of_the_rollout(
-    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, num_steps: int
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, num_steps: int
 ) -> None:
     """Ratio 1 on the first pass: rollouts shorter than, as long as, and longer than an episode, with a crash."""
-    made = start(laboratory, monkeypatch, num_steps)
+    made = start(experiment, monkeypatch, num_steps)
     made.poison = {6: 2}
     for _ in range(2):
         made.collect()
@@ -154,26 +157,26 @@ def test_the_update_finds_the_log_probs_of_the_rollout(
 
 
 def test_the_edge_of_a_rollout_bootstraps_from_the_true_next_state(
-    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before any reset, with the memory that the last step left, also where the episode ended with it."""
-    made = start(laboratory, monkeypatch, NUM_EPOCHS)
+    made = start(experiment, monkeypatch, NUM_EPOCHS)
     made.collect()
     [(features, hidden, value)] = made.bootstraps
     following = made.results[-1].observation
     assert (following.features[:, BASE_INDEX["epoch"]] == 1).all()
     assert torch.equal(features, made.normaliser(following.features))
     seen = made.seen[-1]
-    left = made.policy._step(made.normaliser(seen.features), seen.blueprint_index, made.hidden[-1])[2]
+    left = made.policy._step(made.normaliser(seen.features), seen.blueprint_index, seen.masks, made.hidden[-1])[2]
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(hidden, left, strict=True))
     assert torch.equal(made.buffer.data.bootstrap_value[:, -1], value)
     assert (made.buffer.data.bootstrap_value[:, :-1] == 0).all()
-    assert (made.carry.observation.features[:, BASE_INDEX["epoch"]] == 0).all(), "and then it is reset"
-    assert all((part == 0).all() for part in made.carry.hidden)
+    assert (made.rollout.observation.features[:, BASE_INDEX["epoch"]] == 0).all(), "and then it is reset"
+    assert all((part == 0).all() for part in made.rollout.hidden)
 
 
-def test_the_buffer_holds_what_the_environment_said(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = start(laboratory, monkeypatch)
+def test_the_buffer_holds_what_the_environment_said(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = start(experiment, monkeypatch)
     before = {name: value.clone() for name, value in made.normaliser.state_dict().items()}
     raw = made.collect()
     data = made.buffer.data

@@ -1,4 +1,4 @@
-"""Whole runs, small: what they leave behind, that they repeat, and how they fail."""
+"""Small whole runs: their files, their repeatability, and their failures."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from processes import run
 import esper.experiment.build
 import esper.training.run
 import esper.training.trainer
+from esper.algorithms import PPO, RolloutBuffer, UpdateResult
 from esper.config import Config, compose, from_yaml, to_plain
 from esper.config.store import to_yaml
 from esper.evaluation.play import compare
-from esper.experiment.build import build_laboratory
+from esper.experiment.build import build_experiment
 from esper.experiment.checkpoint import load_checkpoint, restore_policy
-from esper.experiment.members import describe
+from esper.experiment.rank_info import gather_rank_info
 from esper.policy import Normaliser
 from esper.policy.normaliser import Moments
 from esper.population import build_mapping
 from esper.population.calibration import Choice
-from esper.ppo import ppo_update
 from esper.runtime.records import read_jsonl, without_times
 from esper.runtime.run_folder import RunFolder, RunFolderError
 from esper.telemetry.hub import TelemetryHub
-from esper.training.closing import closing_report
+from esper.training.closing import training_report
 from esper.training.run import train
 from esper.training.trainer import Trainer
+from tests.warm import WarmPython
 
 TINY = (
     *SMALL,
@@ -43,6 +44,7 @@ TINY = (
     "evaluation.deterministic=false",
     "telemetry.level=debug",
 )
+
 BARE = (*TINY, "evaluation.controllers=[never]", "telemetry.plots=false")
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -143,8 +145,8 @@ def test_the_last_checkpoint_holds_the_policy_at_the_end(finished: Path) -> None
     record = load_checkpoint(finished / "checkpoints" / "last.pt")
     assert record["iteration"] == 2
     assert record["config"] == to_plain(compose(*TINY, "seed=1"))
-    laboratory = build_laboratory(compose(*TINY, "seed=1"))
-    policy, normaliser = laboratory.policy()
+    experiment = build_experiment(compose(*TINY, "seed=1"))
+    policy, normaliser = experiment.policy()
     young = {name: value.clone() for name, value in policy.state_dict().items()}
     restore_policy(record, policy, normaliser)
     assert any(not torch.equal(young[name], value) for name, value in policy.state_dict().items())
@@ -154,11 +156,11 @@ def test_the_last_checkpoint_holds_the_policy_at_the_end(finished: Path) -> None
 
 
 def test_the_saved_policy_plays_the_closing_table_again(finished: Path) -> None:
-    laboratory = build_laboratory(compose(*TINY, "seed=1", "evaluation.controllers=[learned]"))
-    policy, normaliser = laboratory.policy()
+    experiment = build_experiment(compose(*TINY, "seed=1", "evaluation.controllers=[learned]"))
+    policy, normaliser = experiment.policy()
     restore_policy(load_checkpoint(finished / "checkpoints" / "last.pt"), policy, normaliser)
-    twins = laboratory.twins(3, lambda done, total: None)
-    [outcome] = compare(laboratory, policy, normaliser, twins, lambda name, done, total: None)
+    twins = experiment.twins(3, lambda done, total: None)
+    [outcome] = compare(experiment, policy, normaliser, twins, lambda name, done, total: None)
     saved = read(finished / "result.json")["episodes"]["learned"]
     assert [episode["return"] for episode in saved] == outcome.returns().tolist()
     assert any(episode["return"] for episode in saved), "it did something"
@@ -194,7 +196,7 @@ def test_without_twins_the_score_itself_is_paid(tmp_path: Path) -> None:
 def make_trainer(tmp_path: Path, *overrides: str) -> Trainer:
     config = compose(*BARE, *overrides)
     folder = RunFolder.create(tmp_path / "run", to_yaml(config))
-    trainer = Trainer(build_laboratory(config), folder, TelemetryHub([]))
+    trainer = Trainer(build_experiment(config), folder, TelemetryHub([]))
     trainer.begin()
     return trainer
 
@@ -203,17 +205,17 @@ def test_the_normaliser_changes_once_per_iteration_after_the_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer(tmp_path)
-    at_update, updates = [], []
+    at_update, updates, real = [], [], PPO.update
 
-    def update(*arguments: Any) -> Any:
+    def update(ppo: PPO, buffer: RolloutBuffer, iteration: int) -> UpdateResult:
         at_update.append(float(trainer.normaliser.count))
-        return ppo_update(*arguments)
+        return real(ppo, buffer, iteration)
 
     def take_in(new: Moments) -> None:
         updates.append(float(new.count))
         Normaliser.merge(trainer.normaliser, new)
 
-    monkeypatch.setattr(esper.training.trainer, "ppo_update", update)
+    monkeypatch.setattr(PPO, "update", update)
     monkeypatch.setattr(trainer.normaliser, "merge", take_in)
     for _ in range(2):
         trainer.iterate()
@@ -222,21 +224,15 @@ def test_the_normaliser_changes_once_per_iteration_after_the_update(
     assert float(trainer.normaliser.count) == 36
 
 
-def test_schedules_of_entropy_and_learning_rate_reach_the_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_schedules_of_entropy_and_learning_rate_reach_the_update(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, "ppo.anneal_lr=true", "ppo.anneal_iterations=4", "ppo.lr=0.01")
-    seen = []
-
-    def update(policy: Any, optimizer: Any, buffer: Any, settings: Any, ent_coef: float, *rest: Any) -> Any:
-        seen.append((ent_coef, optimizer.param_groups[0]["lr"]))
-        return ppo_update(policy, optimizer, buffer, settings, ent_coef, *rest)
-
-    monkeypatch.setattr(esper.training.trainer, "ppo_update", update)
-    metrics = [trainer.iterate() for _ in range(3)]
-    assert [entropy for entropy, _ in seen] == pytest.approx([0.02, 0.0155, 0.011])
-    assert [lr for _, lr in seen] == pytest.approx([0.01, 0.0075, 0.005])
-    assert [record["charts/learning_rate"] for record in metrics] == [lr for _, lr in seen]
+    metrics, used = [], []
+    for _ in range(3):
+        metrics.append(trainer.iterate())
+        used.append(trainer.algorithm.optimizer.optimizer.param_groups[0]["lr"])
+    assert [record["charts/ent_coef"] for record in metrics] == pytest.approx([0.02, 0.0155, 0.011])
+    assert used == pytest.approx([0.01, 0.0075, 0.005])
+    assert [record["charts/learning_rate"] for record in metrics] == used
 
 
 @pytest.mark.parametrize("amp", ["bf16", pytest.param("fp16", marks=NEEDS_FP16)])
@@ -256,13 +252,14 @@ def test_half_precision_runs_end_to_end_and_repeats(tmp_path: Path, amp: str) ->
 @NEEDS_FP16
 def test_an_overflow_of_the_policys_gradient_is_a_skipped_minibatch(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, "amp=fp16", "ppo.update_epochs=1")
-    assert trainer.scaler is not None
-    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+    optimizer = trainer.algorithm.optimizer
+    assert optimizer.scaler is not None
+    optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
     before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
     metrics = trainer.iterate()
     assert metrics["losses/skipped_minibatches"] == 2
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
-    assert trainer.scaler.get_scale() == 2.0**58
+    assert optimizer.scaler.get_scale() == 2.0**58
 
 
 # ------------------------------------------------------------------------------------------------------ what goes wrong
@@ -289,7 +286,7 @@ def test_a_healthy_run_reports_no_explosion(finished: Path) -> None:
     assert not kinds & {"ratio_explosion", "non_finite_update", "host_crashed"}
 
 
-@pytest.mark.parametrize("part", ["compare", "closing_report"])
+@pytest.mark.parametrize("part", ["compare", "training_report"])
 def test_a_failure_marks_the_run_failed_with_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -314,7 +311,7 @@ def test_an_interrupt_marks_the_run_preempted(tmp_path: Path, monkeypatch: pytes
     def interrupt(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(esper.training.trainer, "ppo_update", interrupt)
+    monkeypatch.setattr(PPO, "update", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(compose(*BARE), tmp_path / "run")
     assert read(tmp_path / "run" / "status.json")["state"] == "preempted"
@@ -373,12 +370,12 @@ def test_hosts_that_diverge_by_themselves_do_not_stop_learning(words: str, tmp_p
 
 def test_the_closing_report_does_without_a_learned_controller_or_plots(tmp_path: Path) -> None:
     config = compose(*BARE)
-    laboratory = build_laboratory(config)
+    experiment = build_experiment(config)
     folder = RunFolder.create(tmp_path / "run", to_yaml(config))
     folder.metrics.write_text('{"iteration": 1, "charts/SPS": 2.0}\n{"iteration": 2, "charts/SPS": 4.0}\n')
-    policy, normaliser = laboratory.policy()
-    outcomes = compare(laboratory, policy, normaliser, None, lambda name, done, total: None)
-    closing_report(laboratory, folder, outcomes, describe(laboratory), wall_seconds=1.5)
+    policy, normaliser = experiment.policy()
+    outcomes = compare(experiment, policy, normaliser, None, lambda name, done, total: None)
+    training_report(experiment, folder, outcomes, gather_rank_info(experiment), elapsed=lambda: 1.5)
     result = read(folder.result)
     assert result["return_differences"] == {}
     assert result["env_epochs_per_second"] == 3.0
@@ -420,23 +417,25 @@ def test_the_chosen_mapping_is_told_pinned_and_used_for_twins_too(
     assert "mapping: grouped" in (tmp_path / "run" / "config.yaml").read_text()
 
 
-def test_a_mapping_chosen_elsewhere_is_taken_without_a_contest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def contest(workload: object) -> Choice:
+def test_a_mapping_chosen_elsewhere_is_taken_without_a_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(workload: object) -> Choice:
         raise AssertionError("nothing to choose")
 
-    monkeypatch.setattr(esper.experiment.build, "choose_mapping", contest)
-    laboratory = build_laboratory(compose(*BARE, "env.mapping=auto"), choice=Choice(mapping="vmap"))
-    assert laboratory.population(2).mapping.name == laboratory.config.env.mapping.name == "vmap"
-    assert build_laboratory(compose(*BARE, "env.mapping=loop")).choice == Choice(mapping="loop")
+    monkeypatch.setattr(esper.experiment.build, "choose_mapping", measured)
+    experiment = build_experiment(compose(*BARE, "env.mapping=auto"), choice=Choice(mapping="vmap"))
+    assert experiment.population(2).mapping.name == experiment.config.env.mapping.name == "vmap"
+    assert build_experiment(compose(*BARE, "env.mapping=loop")).choice == Choice(mapping="loop")
 
 
 @pytest.mark.slow
-def test_auto_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_measures_once_and_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython
+) -> None:
     """Two runs of the same command, each in a process of its own, as a user would."""
     monkeypatch.setenv("ESPER_CACHE_DIR", str(tmp_path / "cache"))
     lines = []
     for name in ("first", "second"):
-        command = [sys.executable, "-m", "esper.train", "+preset=smoke", "telemetry.console=plain"]
+        command = [warm_python.executable, "-m", "esper.train", "+preset=smoke", "telemetry.console=plain"]
         run_dir = f"hydra.run.dir={tmp_path / name}"
         done = run([*command, run_dir], cwd=tmp_path)
         assert done.returncode == 0, done.stderr

@@ -8,20 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import SMALL, Eager, controller, play_episode, small_env
+from helpers import SMALL, Eager, controller, play_episode, small_env, undone
 from torch import nn
 
-from esper.blueprints import BLUEPRINTS, blueprint_ids, register, registry
+from esper.blueprints import blueprint_ids, register_blueprint
 from esper.blueprints.residual import Residual, conv_norm
 from esper.config import compose
 from esper.config.evaluate import EvaluateConfig
-from esper.config.root import Console
 from esper.controllers import CONTROLLERS
 from esper.evaluation.run import check, evaluate
-from esper.experiment.build import Laboratory, build_laboratory
+from esper.experiment.build import Experiment, build_experiment
 from esper.growth.actions import Op, describe
 from esper.report.cli import main as report
 from esper.runtime.records import read_jsonl
+from esper.runtime.terminal import ConsoleMode
 from esper.training.rollout import _stages_of
 from esper.training.run import train
 
@@ -35,32 +35,29 @@ def build_wide(channels: int) -> nn.Module:
 @pytest.fixture(scope="module")
 def own_blueprint() -> Iterator[int]:
     """The only one that may germinate, behind all built-in ones."""
-    tables, custom = {family: dict(table) for family, table in BLUEPRINTS.items()}, list(registry.CUSTOM_IDS)
-    register("cnn", OWN, build_wide)
-    yield blueprint_ids().index(OWN)
-    BLUEPRINTS.clear()
-    BLUEPRINTS.update(tables)
-    registry.CUSTOM_IDS[:] = custom
+    with undone():
+        register_blueprint("cnn", OWN, build_wide)
+        yield blueprint_ids().index(OWN)
 
 
 WORDS = (*SMALL, f"slots.blueprints=[{OWN}]", "env.num_epochs=8", "instances.num_train=7", "evaluation.num_hosts=3")
 
 
 @pytest.fixture(scope="module")
-def laboratory(own_blueprint: int) -> Laboratory:
-    return build_laboratory(compose(*WORDS))
+def experiment(own_blueprint: int) -> Experiment:
+    return build_experiment(compose(*WORDS))
 
 
-def test_reports_name_a_users_blueprint(laboratory: Laboratory, own_blueprint: int) -> None:
-    env = small_env(laboratory)
+def test_reports_name_a_users_blueprint(experiment: Experiment, own_blueprint: int) -> None:
+    env = small_env(experiment)
     play_episode(env, Eager())
     assert (env.state.blueprint == own_blueprint).any()
     named = [[report.blueprint for report in env.reports(row).values()] for row in range(env.num_envs)]
     assert named == [[OWN if index >= 0 else None for index in row] for row in env.state.blueprint.tolist()]
 
 
-def test_an_error_is_worded_where_a_users_blueprint_grows(laboratory: Laboratory) -> None:
-    env = small_env(laboratory)
+def test_an_error_is_worded_where_a_users_blueprint_grows(experiment: Experiment) -> None:
+    env = small_env(experiment)
     play_episode(env, Eager())
     assert all("r0c0 " in _stages_of(env)(row) for row in range(env.num_envs))
 
@@ -71,9 +68,9 @@ def test_an_action_in_words_names_a_users_blueprint(own_blueprint: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CONTROLLERS if name not in ("static_final", "static_full")])
-def test_every_controller_can_act_where_a_users_blueprint_fits(laboratory: Laboratory, name: str) -> None:
-    env = small_env(laboratory)
-    chooser = controller(laboratory, name)
+def test_every_controller_can_act_where_a_users_blueprint_fits(experiment: Experiment, name: str) -> None:
+    env = small_env(experiment)
+    chooser = controller(experiment, name)
     env.reset()
     play_episode(env, chooser)
     assert set(env.state.blueprint.unique().tolist()) <= {-1, blueprint_ids().index(OWN)}
@@ -95,7 +92,7 @@ def test_a_run_its_evaluation_and_their_reports_know_a_users_blueprint(tmp_path:
         num_hosts=3,
         tuning_epochs=160,
         draws=200,
-        console=Console.plain,
+        console=ConsoleMode.plain,
         controllers=[*CONTROLLERS],
     )
     config = replace(config, controllers=[name for name in config.controllers if name != "schedule"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import SMALL, action, small_env, small_laboratory, waits
+from helpers import SMALL, action, small_env, small_experiment, waits
 
 from esper.blueprints import blueprint_ids
 from esper.config import Config, compose, from_yaml
@@ -20,7 +20,7 @@ from esper.config.evaluate import EvaluateConfig
 from esper.config.plugins import activate
 from esper.envs.rewards import REWARDS
 from esper.evaluation.play import play
-from esper.experiment.build import Laboratory, build_laboratory
+from esper.experiment.build import Experiment, build_experiment
 from esper.experiment.shortage import shortages
 from esper.growth.actions import Op
 from esper.runtime.user_code import UsersCodeError
@@ -33,9 +33,9 @@ import sys
 
 import torch
 from torch import nn
-from esper.blueprints import register
-from esper.controllers import CONTROLLERS, Never
-from esper.envs.rewards import REWARDS, RewardFamily, paired_reward, probability_score
+from esper.blueprints import register_blueprint
+from esper.controllers import Never, register_controller
+from esper.envs.rewards import RewardFamily, paired_reward, points_score, register_reward
 
 mood = ""
 left = 0
@@ -80,8 +80,8 @@ def step(previous, inputs, *, gamma, crash_penalty):
     return goes_wrong("step", (potential, components))
 
 
-def score(probability, loss, random_loss):
-    return goes_wrong("score", probability_score(probability, loss, random_loss))
+def score(scores, guess):
+    return goes_wrong("score", points_score(scores, guess))
 
 
 class Back(torch.autograd.Function):
@@ -140,9 +140,9 @@ def host():
     return nn.Sequential(Block(1, 8), Block(8, 8), Head())
 
 
-CONTROLLERS["mine"] = lambda context: Mine()
-REWARDS["mine"] = RewardFamily(score=score, step=step)
-register("cnn", "mine", Wide)
+register_controller("mine", lambda context: Mine())
+register_reward("mine", RewardFamily(score=score, step=step))
+register_blueprint("cnn", "mine", Wide)
 '''
 
 
@@ -168,7 +168,7 @@ def set_mood(own: Any) -> Iterator[Callable[..., None]]:
 
 
 def line(work: Callable[[], object]) -> str:
-    """What it says."""
+    """Return the message of an error."""
     with pytest.raises(UsersCodeError) as caught:
         work()
     assert "\n" not in str(caught.value)
@@ -192,7 +192,7 @@ OF_CONTROLLERS = {
 
 @pytest.mark.parametrize("mood", OF_CONTROLLERS)
 def test_a_controller_that_fails_while_it_plays(own: Any, set_mood: Callable[..., None], mood: str) -> None:
-    env = small_env(small_laboratory(*GROWS, "env.mapping=vmap"))
+    env = small_env(small_experiment(*GROWS, "env.mapping=vmap"))
     set_mood(mood)
     said = line(lambda: play(own.Mine(), env, lambda done, total: None))
     assert said.startswith(f"controller 'never': played_code.Mine.{mood.split()[0]}")
@@ -216,7 +216,7 @@ OF_REWARDS = {
 
 @pytest.mark.parametrize("mood", OF_REWARDS)
 def test_a_reward_that_fails_while_it_is_earned(own: Any, set_mood: Callable[..., None], mood: str) -> None:
-    env = small_env(small_laboratory(*GROWS, "env.mapping=vmap"))
+    env = small_env(small_experiment(*GROWS, "env.mapping=vmap"))
     env.rewarder.family = REWARDS["mine"]
     env.reset()
     set_mood(mood)
@@ -243,7 +243,7 @@ OF_BLUEPRINTS = {
 def test_a_blueprint_that_fails_while_it_grows(
     own: Any, set_mood: Callable[..., None], mood: str, mapping: str
 ) -> None:
-    env = small_env(small_laboratory(*GROWS, f"env.mapping={mapping}"))
+    env = small_env(small_experiment(*GROWS, f"env.mapping={mapping}"))
     env.reset()
     set_mood(mood)
     born = action(Op.GERMINATE, blueprint=blueprint_ids().index("mine"))
@@ -269,7 +269,7 @@ OF_HOSTS = {
 
 
 @cache
-def host_laboratory(mapping: str) -> Laboratory:
+def host_experiment(mapping: str) -> Experiment:
     host = ("host=custom", "host.target=played_code:host", "host.slots=['0','1']", "slots.num_slots=2")
     few = (
         "env.num_epochs=3",
@@ -278,13 +278,13 @@ def host_laboratory(mapping: str) -> Laboratory:
         "trainer.num_envs=3",
         "ppo.num_minibatches=1",
     )
-    return build_laboratory(compose("task=digits", PLUGIN, *host, *few, f"env.mapping={mapping}"))
+    return build_experiment(compose("task=digits", PLUGIN, *host, *few, f"env.mapping={mapping}"))
 
 
 @pytest.mark.parametrize("mapping", ["loop", "vmap"])
 @pytest.mark.parametrize("mood", OF_HOSTS)
 def test_a_host_that_fails_while_it_trains(own: Any, set_mood: Callable[..., None], mood: str, mapping: str) -> None:
-    env = small_env(host_laboratory(mapping))
+    env = small_env(host_experiment(mapping))
     env.reset()
     set_mood(mood)
     said = line(lambda: (env.reset(), env.step(waits(3))))
@@ -294,7 +294,7 @@ def test_a_host_that_fails_while_it_trains(own: Any, set_mood: Callable[..., Non
 
 def test_what_was_done_can_be_used_again(tmp_path: Path) -> None:
     for config, resumable, end in (
-        (compose(), True, f"own; resume={tmp_path} goes on with this run"),
+        (compose(), True, f"own; resume={tmp_path} resumes this run"),
         (compose(), False, "own"),
         (EvaluateConfig(checkpoint="x"), False, f"own; tuning={tmp_path / 'tuning.json'} keeps what was tuned"),
     ):
@@ -305,7 +305,7 @@ def test_what_was_done_can_be_used_again(tmp_path: Path) -> None:
 
 
 def test_errors_of_our_own_stay_what_they_are(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = small_env(small_laboratory(*GROWS, "env.mapping=vmap"))
+    env = small_env(small_experiment(*GROWS, "env.mapping=vmap"))
     env.reset()
     monkeypatch.setattr("esper.envs.rewarder.rent", None)
     with pytest.raises(TypeError):
@@ -330,7 +330,7 @@ def test_a_run_that_a_users_code_ends_says_how_to_go_on_and_goes_on_once_it_is_m
         train(compose(*WORDS, *words), run_dir)
     said, status = str(caught.value), json.loads((run_dir / "status.json").read_text())
     assert "played_code." in said
-    assert said.endswith(f"resume={run_dir} goes on with this run")
+    assert said.endswith(f"resume={run_dir} resumes this run")
     assert status["state"] == "failed"
     assert "in goes_wrong" in status["traceback"]
     set_mood("")

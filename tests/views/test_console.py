@@ -1,4 +1,4 @@
-"""The terminal shows the numbers, and never stays silent for long."""
+"""The terminal shows the numbers, and is never silent for long."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 from rich.console import Console
 
 from esper.telemetry.events import Anomaly, HostCrashed, RatioExplosion
-from esper.telemetry.summary import ControllerSummary, Mean
+from esper.telemetry.results import ResultRow
+from esper.telemetry.statistics import Mean
 from esper.views.console import ConsoleLogger
-from esper.views.text import clock, closing_table, sparkline
+from esper.views.result_tables import training_table
+from esper.views.text import clock, sparkline
 
 METRICS = {
     "charts/episodic_return": 1.234,
@@ -29,7 +31,7 @@ METRICS = {
 
 
 class Clock:
-    """A clock that is told the time."""
+    """A clock that is set by the test."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -161,37 +163,38 @@ def test_the_live_view_fits_eighty_columns_and_leaves_its_numbers_and_the_cursor
 
 
 def test_an_unknown_mode_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="'fancy': choose one of auto, live, plain, off"):
+    with pytest.raises(ValueError, match="'fancy'; choose from auto, live, plain, off"):
         ConsoleLogger("fancy", 1)
 
 
 def test_the_closing_table_fits_eighty_columns_and_shows_what_was_not_measured() -> None:
     rows = [
-        ControllerSummary(
+        ResultRow(
+            num_runs=1,
             name="heuristic",
             num_hosts=64,
             episode_return=Mean(-12.345, 0.678),
             val_accuracy=Mean(0.8412, 0.0113),
             test_accuracy=Mean(0.8301, 0.0102),
             added_parameters=Mean(1412.0, 130.4),
-            wait_share=Mean(0.751, 0.02),
+            op_share={"WAIT": 0.751},
             num_fossilized=Mean(1.61, 0.12),
         ),
-        ControllerSummary(
+        ResultRow(
+            num_runs=1,
             name="never",
             num_hosts=64,
             episode_return=Mean(0.0, 0.0),
             val_accuracy=Mean(0.7, None),
             test_accuracy=None,
             added_parameters=Mean(0.0, 0.0),
-            wait_share=None,
             num_fossilized=Mean(0.0, 0.0),
         ),
     ]
     target, out = console(width=80)
-    target.print(closing_table(rows, "Held-out hosts"))
+    target.print(training_table(rows, "Held-out hosts"))
     text = out.getvalue()
-    for number in ("-12.35 ± 0.68", "84.1 ± 1.1", "83.0 ± 1.0", "1412 ± 130", "75 ± 2", " 1.6", "64 hosts"):
+    for number in ("-12.35 ± 0.68", "84.1 ± 1.1", "83.0 ± 1.0", "1412 ± 130", " 75 ", " 1.6", "64 hosts"):
         assert number in text
     assert "…" not in text
     never = next(line for line in text.splitlines() if line.startswith("never"))

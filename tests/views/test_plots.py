@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -11,13 +12,21 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from esper.growth import Stage
-from esper.growth.actions import OP_NAMES, Blueprint
+from esper.growth.actions import OP_NAMES
+from esper.telemetry.metric_names import NEVER, VAL
 from esper.telemetry.timeline import EpisodeTimeline, OpMark
 from esper.views import plots, timeline_plot
+from esper.views.palette import OP_MARKERS, STAGE_COLOURS
 from esper.views.plots import learning_curve, op_mix
-from esper.views.timeline_plot import OP_MARKERS, Run, runs, slot_timeline
+from esper.views.timeline_plot import Run, runs, slot_timeline
 
 SLOT_IDS = ("r0c0", "r0c1")
+
+
+def test_every_op_but_wait_has_a_marker_and_every_stage_a_colour() -> None:
+    assert set(OP_MARKERS) == set(OP_NAMES) - {"WAIT"}
+    assert len(set(OP_MARKERS.values())) == len(OP_MARKERS)
+    assert set(STAGE_COLOURS) == {stage.name for stage in Stage}
 
 
 def history(length: int) -> list[dict[str, float | None]]:
@@ -39,8 +48,7 @@ def episode(num_epochs: int = 12, *, twin: bool = True) -> EpisodeTimeline:
     """Slot 0 stays empty; slot 1 goes through every stage that a module can."""
     stages = torch.full((num_epochs, 2), int(Stage.DORMANT))
     stages[:, 1] = torch.tensor(([1, 2, 3, 3, 4, 5, 6, 7, 8, 9] + [1] * num_epochs)[:num_epochs])
-    blueprints = torch.full((num_epochs, 2), -1)
-    blueprints[1:7, 1] = Blueprint.CONV_LIGHT
+    blueprints = [(None, "conv_light" if 1 <= epoch < 7 else None) for epoch in range(num_epochs)]
     alphas = torch.zeros(num_epochs, 2)
     alphas[4:7, 1] = torch.tensor([0.5, 1.0, 1.0])[: max(0, min(3, num_epochs - 4))]
     ops = [OpMark("WAIT", None, True)] * num_epochs
@@ -51,7 +59,8 @@ def episode(num_epochs: int = 12, *, twin: bool = True) -> EpisodeTimeline:
     return EpisodeTimeline(
         stages=stages,
         alphas=alphas,
-        blueprints=blueprints,
+        slot_ids=SLOT_IDS,
+        blueprints=tuple(blueprints),
         ops=tuple(ops),
         val_accuracy=accuracy,
         twin_accuracy=accuracy * 0.8 if twin else None,
@@ -103,7 +112,7 @@ def test_an_empty_history_is_said_in_the_picture(tmp_path: Path, figures: list[F
 
 def test_the_learning_curve_shows_both_never_lines(tmp_path: Path, figures: list[Figure]) -> None:
     learning_curve(history(5), tmp_path / "curve.png", never_accuracy=0.71)
-    returns, accuracy = figures[0].axes
+    returns, accuracy, _ = figures[0].axes
     assert any(set(line.get_ydata()) == {0.0} for line in returns.lines)  # type: ignore[arg-type]
     assert any(set(line.get_ydata()) == {0.71} for line in accuracy.lines)  # type: ignore[arg-type]
     assert any(set(line.get_ydata()) == {0.7} for line in accuracy.lines)  # type: ignore[arg-type]
@@ -122,12 +131,12 @@ def test_an_iteration_without_a_choice_is_a_gap_and_not_a_zero(tmp_path: Path, f
 @pytest.mark.parametrize("twin", [True, False])
 @pytest.mark.parametrize("num_epochs", [0, 1, 12, 60])
 def test_a_timeline_is_drawn_for_any_episode(num_epochs: int, twin: bool, tmp_path: Path) -> None:
-    slot_timeline(episode(num_epochs, twin=twin), tmp_path / "timeline.png", SLOT_IDS)
+    slot_timeline(episode(num_epochs, twin=twin), tmp_path / "timeline.png")
     assert is_png(tmp_path / "timeline.png")
 
 
 def test_a_timeline_names_module_stages_ops_and_twin(tmp_path: Path, figures: list[Figure]) -> None:
-    slot_timeline(episode(), tmp_path / "timeline.png", SLOT_IDS)
+    slot_timeline(episode(), tmp_path / "timeline.png")
     shown = texts(figures[0])
     for text in ("conv_light", "fossilized", "germinated", *OP_MARKERS, "never-grown twin", "not executed"):
         assert text in shown
@@ -135,8 +144,20 @@ def test_a_timeline_names_module_stages_ops_and_twin(tmp_path: Path, figures: li
     assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == list(SLOT_IDS)
 
 
-def test_every_op_on_a_slot_has_a_marker() -> None:
-    assert set(OP_MARKERS) == set(OP_NAMES) - {"WAIT"}
+def test_a_timeline_says_what_was_scored_where_a_module_was_not_kept(tmp_path: Path, figures: list[Figure]) -> None:
+    for scored in (0.632, 0.9):
+        slot_timeline(replace(episode(), scored=scored), tmp_path / "timeline.png")
+    apart, same = (texts(figure) for figure in figures)
+    assert "grown (90.0% at the end)" in apart
+    assert "scored, without what was not kept (63.2%)" in apart
+    assert "scored" not in same, "the host at the end is what is scored"
+
+
+def test_the_learning_curve_has_the_gain_on_the_twins_of_the_same_hosts(tmp_path: Path, figures: list[Figure]) -> None:
+    rows = [row | {NEVER: 0.7} for row in history(3)]
+    learning_curve(rows, tmp_path / "learning_curve.png")
+    gain = figures[0].axes[2].lines[0].get_ydata()
+    assert list(gain) == pytest.approx([100 * (row[VAL] - row[NEVER]) for row in rows])
 
 
 def test_runs_cover_all_epochs_without_overlap() -> None:
@@ -151,13 +172,13 @@ def test_a_timeline_with_rows_missing_is_refused() -> None:
         EpisodeTimeline(**parts | {"ops": whole.ops[:-1]})
     with pytest.raises(ValueError, match="share one shape"):
         EpisodeTimeline(**parts | {"alphas": whole.alphas[:, :1]})
-    with pytest.raises(ValueError, match="3 slot ids for 2 slots"):
-        slot_timeline(whole, Path("never-written.png"), ("a", "b", "c"))
+    with pytest.raises(ValueError, match="for 3 slot ids, got"):
+        EpisodeTimeline(**parts | {"slot_ids": ("a", "b", "c")})
 
 
 def test_drawing_leaves_no_figure_behind_and_changes_no_global_setting(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
     op_mix(history(3), tmp_path / "mix.png")
-    slot_timeline(episode(), tmp_path / "timeline.png", SLOT_IDS)
+    slot_timeline(episode(), tmp_path / "timeline.png")
     assert dict(matplotlib.rcParams) == before
     assert pyplot.get_fignums() == []

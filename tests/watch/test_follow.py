@@ -1,4 +1,4 @@
-"""Of a growing file only what was appended is read, and a file that begins anew is read anew."""
+"""Only the appended part of a growing file is read, and a replaced file is read from its start."""
 
 from __future__ import annotations
 

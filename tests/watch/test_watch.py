@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from run_folders import EPISODE, lines, make_run, metrics, stage
 
-from esper.telemetry.slot_trace import SlotTrace
+from esper.telemetry.timeline import SlotTrace
 from esper.watch.cli import main, watch
 from esper.watch.progress import Progress
 from esper.watch.screen import block_plot, screen
@@ -54,7 +54,8 @@ class Steps:
 def test_the_view_shows_what_there_is_within_80_columns(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", state="running", iterations=0)
     (path / "metrics.jsonl").write_text(lines([metrics(number, number - 2.0) for number in range(1, 4)]))
-    anomaly = {"kind": "anomaly", "iteration": 2, "name": "gradient_norm", "message": "gradient norm 400 > 100 " * 9}
+    message = "gradient norm 400 > 100, mean of the last 20 was 3.5, so something broke; look at the learning rate"
+    anomaly = {"kind": "anomaly", "iteration": 2, "name": "gradient_norm", "message": message}
     (path / "events.jsonl").write_text(lines([*EPISODE, stage(1, 1, "r0c0", "DORMANT", "GERMINATED", "norm"), anomaly]))
     text = shown(path)
     for words in (
@@ -63,6 +64,7 @@ def test_the_view_shows_what_there_is_within_80_columns(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert words in text
     assert "CULL" not in text  # none in the mix
+    assert message in " ".join(text.split())  # folded, not cut
     assert max(map(len, text.splitlines())) <= 80
     assert max(map(len, shown(path, width=60).splitlines())) <= 60
 
@@ -89,6 +91,10 @@ def test_a_plot_holds_every_value_and_the_level() -> None:
     heights = [sum(cell not in " -" for cell in column) for column in columns]
     assert heights[0] < heights[-1] < max(heights) == len(rows)
     assert "nothing measured" in block_plot([None, None], 30).plain
+    small = block_plot([-0.0041, -0.0015], 30, level=0.0).plain.splitlines()
+    assert (small[0].split()[0], small[-1].split()[0]) == ("+0.0000", "-0.0041")
+    whole = block_plot([float(value) for value in range(80)], 160).plain.splitlines()
+    assert [len(row) for row in whole] == [159] * len(rows)  # a few values fill a wide terminal
     assert len(block_plot([float(value) for value in range(10_000)], 80).plain.splitlines()[0]) <= 80
 
 
@@ -146,7 +152,7 @@ def test_a_terminal_gets_one_view_that_ends_with_the_run(tmp_path: Path) -> None
 
 
 def test_a_folder_with_nothing_in_it_says_that_it_waits(tmp_path: Path) -> None:
-    assert "waiting for the run to begin" in shown(tmp_path)
+    assert "waiting for the run to start" in shown(tmp_path)
     path = make_run(tmp_path / "run", state="running", iterations=0)
     assert "preparing: no iteration recorded yet" in shown(path)
 
@@ -191,7 +197,7 @@ def test_garbage_in_the_files_is_counted_and_passed_over(tmp_path: Path) -> None
     path = make_run(tmp_path / "run", state="running", iterations=1)
     append(path / "metrics.jsonl", 'garbage\n{"iteration": 2, "charts/SPS": "fast", "charts/episodic_return": NaN}\n')
     append(path / "events.jsonl", '{"kind": "anomaly", \n{"kind": "stage_changed", "environment": 0}\n')
-    assert "2 lines of the run's files were no records" in shown(path)
+    assert "2 lines of the run's files were invalid" in shown(path)
 
 
 def test_a_long_event_file_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

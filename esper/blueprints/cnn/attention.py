@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation (Hu et al. 2018): channels reweighted by a small network on their means."""
+"""Squeeze-and-excitation (Hu et al. 2018): a small network on the channel means reweights the channels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REDUCTION = 4
 
 
 class SqueezeExcite(nn.Module):
-    """x times a weight in (0, 1) per sample and channel."""
+    """Channel attention: multiply x by a weight in (0, 1) per sample and channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -28,5 +28,5 @@ class SqueezeExcite(nn.Module):
 
 
 def build(channels: int) -> nn.Module:
-    """Squeeze to max(4, C / 4) units."""
+    """Build a residual branch of squeeze-and-excitation with max(4, C / 4) hidden units."""
     return Residual(channels, SqueezeExcite(channels))

@@ -1,4 +1,4 @@
-"""1x1 - 3x3 - 1x1 convolutions through a narrow middle (He et al. 2016)."""
+"""A bottleneck of 1x1, 3x3 and 1x1 convolutions (He et al. 2016)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REDUCTION = 4
 
 
 def build(channels: int) -> nn.Module:
-    """Middle of max(8, C / 4) channels, GroupNorm and ReLU after the first two convolutions."""
+    """Build a residual bottleneck of max(8, C / 4) channels; GroupNorm and ReLU follow its first two convolutions."""
     width = max(MIN_WIDTH, channels // REDUCTION)
     body = nn.Sequential(
         *conv_norm(channels, width, 1),

@@ -8,6 +8,6 @@ from esper.blueprints.residual import Residual, conv_norm
 
 
 def build(channels: int) -> nn.Module:
-    """Twice 3x3 convolution, GroupNorm, ReLU."""
+    """Build a residual branch of two 3x3 convolutions, each with GroupNorm and ReLU."""
     layers = [*conv_norm(channels, channels, 3), nn.ReLU(), *conv_norm(channels, channels, 3), nn.ReLU()]
     return Residual(channels, nn.Sequential(*layers))

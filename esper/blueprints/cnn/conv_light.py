@@ -1,4 +1,4 @@
-"""3x3 convolution."""
+"""One 3x3 convolution."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from esper.blueprints.residual import Residual, conv_norm
 
 
 def build(channels: int) -> nn.Module:
-    """3x3 convolution, GroupNorm, ReLU."""
+    """Build a residual branch of a 3x3 convolution with GroupNorm and ReLU."""
     return Residual(channels, nn.Sequential(*conv_norm(channels, channels, 3), nn.ReLU()))

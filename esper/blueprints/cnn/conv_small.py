@@ -1,4 +1,4 @@
-"""1x1 convolution: mixes channels, not pixels."""
+"""One 1x1 convolution, which mixes channels but not pixels."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from esper.blueprints.residual import Residual, conv_norm
 
 
 def build(channels: int) -> nn.Module:
-    """1x1 convolution, GroupNorm, ReLU."""
+    """Build a residual branch of a 1x1 convolution with GroupNorm and ReLU."""
     return Residual(channels, nn.Sequential(*conv_norm(channels, channels, 1), nn.ReLU()))

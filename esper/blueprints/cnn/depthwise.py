@@ -1,4 +1,4 @@
-"""3x3 depthwise convolution and 1x1 convolution: spatial mixing for few parameters."""
+"""A 3x3 depthwise and a 1x1 convolution: spatial mixing with few parameters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from esper.blueprints.residual import Residual, conv_norm
 
 
 def build(channels: int) -> nn.Module:
-    """Depthwise 3x3, pointwise 1x1, GroupNorm, ReLU."""
+    """Build a residual branch of a depthwise 3x3 and a pointwise 1x1 convolution with GroupNorm and ReLU."""
     spatial = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
     return Residual(channels, nn.Sequential(spatial, *conv_norm(channels, channels, 1), nn.ReLU()))

@@ -8,5 +8,5 @@ from esper.blueprints.residual import Residual, norm_groups
 
 
 def build(channels: int) -> nn.Module:
-    """Three numbers per channel."""
+    """Build a residual branch of a GroupNorm: three parameters per channel, with its scale."""
     return Residual(channels, nn.GroupNorm(norm_groups(channels), channels))

@@ -1,4 +1,4 @@
-"""Seed modules for transformers, ``[B, T, C] -> [B, T, C]``; none lets a token see a later one."""
+"""Seed modules for transformers, ``[B, T, C] -> [B, T, C]``; no token sees a later one."""
 
 from __future__ import annotations
 

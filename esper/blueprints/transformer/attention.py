@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from esper.blueprints.residual import token_residual
+from esper.blueprints.residual import layers_residual
 from esper.hosts.attention import CausalAttention
 
 NUM_HEADS = 4
 
 
 def build(channels: int) -> nn.Module:
-    """Four heads that read all earlier tokens.
+    """Build a residual branch of causal attention with four heads that read all earlier tokens.
 
     Raises:
         ValueError: four does not divide the width.
@@ -20,11 +20,11 @@ def build(channels: int) -> nn.Module:
 
 
 def norm_attention(channels: int, window: int | None = None) -> nn.Module:
-    """LayerNorm, projections, attention, projection.
+    """Build a residual branch of LayerNorm, projections, causal attention and an output projection.
 
     ``window`` is that of :class:`~esper.hosts.attention.CausalAttention`.
     """
-    return token_residual(
+    return layers_residual(
         channels,
         nn.LayerNorm(channels),
         # Without bias: that of a key adds the same to all scores of a query, and would never have a gradient.

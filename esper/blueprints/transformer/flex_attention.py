@@ -14,7 +14,7 @@ WINDOW = 16
 
 
 def build(channels: int) -> nn.Module:
-    """Four heads that read the last 16 tokens.
+    """Build a residual branch of causal attention with four heads that read the last 16 tokens.
 
     Raises:
         ValueError: four does not divide the width.

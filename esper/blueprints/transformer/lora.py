@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from torch import nn
 
-from esper.blueprints.residual import token_residual
+from esper.blueprints.residual import layers_residual
+from esper.growth.layouts import Layout
 
 RANK = 8
 
 
 def build(channels: int) -> nn.Module:
-    """Rank 8."""
+    """Build a residual branch of a linear map of rank 8."""
     return low_rank(channels, RANK)
 
 
-def low_rank(channels: int, rank: int) -> nn.Module:
-    """Down to ``rank`` and up again, no bias; the zero that LoRA keeps in its second matrix is the residual's scale."""
-    return token_residual(channels, nn.Linear(channels, rank, bias=False), nn.Linear(rank, channels, bias=False))
+def low_rank(channels: int, rank: int, layout: Layout = Layout.SEQUENCE) -> nn.Module:
+    """Build a residual branch of a linear map down to ``rank`` and up again, without bias; the branch's scale replaces
+    LoRA's zero matrix.
+    """
+    layers = nn.Linear(channels, rank, bias=False), nn.Linear(rank, channels, bias=False)
+    return layers_residual(channels, *layers, layout=layout)

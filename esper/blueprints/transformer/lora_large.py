@@ -10,5 +10,5 @@ RANK = 32
 
 
 def build(channels: int) -> nn.Module:
-    """Rank 32."""
+    """Build a residual branch of a linear map of rank 32."""
     return low_rank(channels, RANK)

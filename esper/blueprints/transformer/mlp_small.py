@@ -10,5 +10,5 @@ EXPANSION = 2
 
 
 def build(channels: int) -> nn.Module:
-    """Hidden layer of 2 C units."""
+    """Build a residual branch of LayerNorm and an MLP with 2 C hidden units."""
     return norm_mlp(channels, EXPANSION)

@@ -1,4 +1,4 @@
-"""Fair rivals: the parameters of every control, found on training instances with a stated budget."""
+"""Tuning of rivals: the parameters of every control, found on training instances with a stated budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates on training instances: many pairs at once, each in an environment of its own.
+"""Playing of candidates on training instances: many pairs at once, each in its own environment.
 
 Axis legend: E = environments.
 """
@@ -15,30 +15,29 @@ from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.evaluation.play import play
 from esper.evaluation.tuning.halving import C, Pair
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.runtime.rng import generator
 
 
 class Arena:
-    """Plays (candidate, instance) pairs in stacks as high as those that the learned controller was trained in.
+    """Player of (candidate, instance) pairs, in stacks of the size that the learned controller was trained in.
 
     Args:
-        laboratory: its ranks share the pairs.
-        twins: of stacks as high as a rank's share of ``trainer.num_envs``, or ``None`` for none.
-        instances: by number.
+        experiment: experiment, whose ranks share the pairs.
+        twins: twins for stacks of a rank's share of ``trainer.num_envs``; ``None`` if the reward uses no twins.
+        instances: instances by number.
 
     Attributes:
-        num_epochs: environment epochs that one pair costs. A stack that pairs do not fill repeats some of them; these
-            repetitions tell nothing and are not counted.
+        num_epochs: environment epochs of one pair. Pairs that are repeated to fill a stack are not counted.
     """
 
-    def __init__(self, laboratory: Laboratory, twins: TwinCache | None, instances: Sequence[Instance]) -> None:
+    def __init__(self, experiment: Experiment, twins: TwinCache | None, instances: Sequence[Instance]) -> None:
         self.instances = tuple(instances)
-        self._ranks = laboratory.ranks
-        height = len(laboratory.share(laboratory.config.trainer.num_envs))
+        self._ranks = experiment.ranks
+        height = len(experiment.share(experiment.config.trainer.num_envs))
         if twins is not None:
             twins.require_together(self.instances, self._ranks)
-        self._env = laboratory.env(range(height), InstancePool(self.instances), twins, run_seed=0, measure_test=False)
+        self._env = experiment.env(range(height), InstancePool(self.instances), twins, run_seed=0, measure_test=False)
         self.num_epochs = self._env.num_epochs
 
     def episodes(
@@ -47,10 +46,10 @@ class Arena:
         pairs: Sequence[Pair[C]],
         progress: Callable[[int, int], None],
     ) -> list[EpisodeRecord]:
-        """Each pair's episode; the same on all ranks, all of which must call this.
+        """Return each pair's episode; the same on all ranks, all of which must call this.
 
         Args:
-            build: a controller that plays one candidate in each environment.
+            build: builds a controller that plays one candidate in each environment.
             pairs: candidates and numbers of instances.
             progress: called with (done, total) pairs.
         """
@@ -72,7 +71,7 @@ class Arena:
 
 
 def arranged(pool: Sequence[Instance], seed: int) -> list[Instance]:
-    """The instances in an order of the seed's own in which every prefix still has about the pool's mix of families."""
+    """Shuffle the instances by a seed so that every prefix still has about the pool's mix of families."""
     members: dict[str, list[Instance]] = {}
     for instance in pool:
         members.setdefault(instance.family, []).append(instance)

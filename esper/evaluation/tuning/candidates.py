@@ -1,4 +1,4 @@
-"""What tuning tries: plans of germinations, and parameters of rules.
+"""Candidates of tuning: plans of germinations, and parameters of rules.
 
 Axis legend: S = slots, B = blueprints.
 """
@@ -6,7 +6,7 @@ Axis legend: S = slots, B = blueprints.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, TypeVar
@@ -14,23 +14,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from esper.controllers import GrowthPlan, PlannedGermination
+from esper.controllers import Choices, GrowthPlan, PlannedGermination
 
 P = TypeVar("P")
 
 LATER_EPOCHS = (1, 2, 4, 8)
-"""Starts that are tried for the best plans, beside the first epoch."""
-
-Choices = Mapping[str, Sequence[Any]]
-"""Values that each field of some parameters may take."""
+"""Later starting epochs to try for the best plans, besides the first epoch."""
 
 
 def extended(plan: GrowthPlan, compatible: Tensor) -> list[GrowthPlan]:
-    """The plan, then the plan with one more germination at the first epoch, in each other slot, of all that fits there.
+    """Return the plan itself, and every plan that adds to it one germination at the first epoch: a fitting blueprint in
+    a slot that the plan does not use.
 
     Args:
-        plan: may be empty.
-        compatible: ``bool [S, B]``.
+        plan: plan to extend; may be empty.
+        compatible: ``bool [S, B]``, blueprints that fit each slot.
     """
     taken = {step.slot for step in plan}
     more = [
@@ -42,7 +40,7 @@ def extended(plan: GrowthPlan, compatible: Tensor) -> list[GrowthPlan]:
 
 
 def postponed(plans: Sequence[GrowthPlan], num_epochs: int) -> list[GrowthPlan]:
-    """The plans, then each of them begun later, as far as the episode of ``num_epochs`` reaches."""
+    """Return the plans, and each of them with later starts within an episode of ``num_epochs``."""
     later = [
         tuple(replace(step, epoch=step.epoch + delay) for step in plan)
         for plan in plans
@@ -52,55 +50,20 @@ def postponed(plans: Sequence[GrowthPlan], num_epochs: int) -> list[GrowthPlan]:
     return [*plans, *later]
 
 
-def rule_choices(blueprints: Sequence[str], num_slots: int, max_seeds: int, num_epochs: int) -> dict[str, Choices]:
-    """Values that the parameters of each rule-based controller may take, by controller.
-
-    Args:
-        blueprints: ids of those that fit any slot.
-        num_slots: S.
-        max_seeds: modules that may be kept.
-        num_epochs: of an episode.
-    """
-    keep_points = (-1.0, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-    return {
-        "heuristic": {
-            "patience": (1, 2, 3, 4),
-            "improvement": (0.02, 0.05, 0.1, 0.2, 0.4, 0.7),
-            "keep_points": keep_points,
-        },
-        "probe_rule": {
-            "blueprint": tuple(blueprints),
-            "min_starvation": (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5),
-            "rank_weight": (0.0, 0.5, 1.0),
-            "gradient_weight": (-0.5, 0.0, 0.0, 0.5),
-            "gain_weight": (-0.5, 0.0, 0.0, 0.5),
-            "num_modules": tuple(range(1, max_seeds + 1)),
-            "check_epoch": tuple(range(1, min(6, num_epochs))) or (1,),
-            "max_accuracy": (0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6),
-            "default_slot": tuple(range(num_slots)),
-        },
-        "probe_and_keep": {
-            "blueprint": tuple(blueprints),
-            "look_age": (1, 2, 3),
-            "min_preview": (-1000.0, 0.0, 0.5, 1.0, 2.0, 4.0),
-            "keep_points": keep_points,
-        },
-    }
-
-
 def drawn(kind: Callable[..., P], choices: Choices, count: int, generator: torch.Generator) -> list[P]:
-    """Different parameters with every field drawn from its choices; all that there are, if they are no more.
+    """Draw ``count`` different sets of parameters, every field from its choices; all combinations if there are not
+    more.
 
     Args:
         kind: makes parameters from fields.
-        choices: of every field.
-        count: how many.
+        choices: possible values of every field.
+        count: number of parameter sets to draw.
         generator: source of randomness.
     """
     if math.prod(len(values) for values in choices.values()) <= count:
         return list(dict.fromkeys(kind(**dict(zip(choices, row, strict=True))) for row in product(*choices.values())))
     found: dict[P, None] = {}
-    # Fields with a value twice have fewer combinations than the product says, so draws are bounded.
+    # Fields with repeated values have fewer combinations than the product, so draws are bounded.
     for _ in range(20 * count):
         if len(found) == count:
             break
@@ -109,7 +72,7 @@ def drawn(kind: Callable[..., P], choices: Choices, count: int, generator: torch
 
 
 def neighbours(best: P, choices: Choices, count: int, generator: torch.Generator) -> list[P]:
-    """Parameters, then others that differ from them in one or two fields, drawn from their choices."""
+    """Return parameters, and others that differ from them in one or two fields, drawn from their choices."""
     found: dict[P, None] = {best: None}
     names = [name for name, values in choices.items() if len(set(values)) > 1]
     for _ in range(20 * count):

@@ -1,7 +1,7 @@
-"""Successive halving over candidates and instances: many get a little, the best get more.
+"""Successive halving over candidates and instances: all candidates get a small budget, the best get more.
 
 Jamieson and Talwalkar 2016 (Non-stochastic best arm identification), with instances as the resource: a candidate's
-score is its mean over instances, and all candidates that are compared have met the same ones.
+score is its mean over instances, and all candidates in a comparison have met the same ones.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Generic, TypeAlias, TypeVar
 C = TypeVar("C", bound=Hashable)
 
 Pair: TypeAlias = tuple[C, int]
-"""A candidate on an instance, by its number."""
+"""A candidate, and the number of an instance."""
 
 Evaluate: TypeAlias = Callable[[Sequence[Pair[C]]], Sequence[float]]
-"""Scores of pairs, in their order; higher is better."""
+"""Function that returns the scores of pairs, in their order; higher is better."""
 
 ETA = 3
-"""One in so many candidates goes on from each rung to the next."""
+"""Reduction factor: one in so many candidates remains from each rung to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halving(Generic[C]):
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        ranking: candidates of the last rung, best first; ties go to the one named first.
-        means: of each of them, over the instances that all of them met.
-        num_instances: how many those are.
-        spent: pairs that were evaluated.
+        ranking: candidates of the last rung, best first; ties in the order of candidates.
+        means: mean score of each, over the instances that all of them met.
+        num_instances: number of these instances.
+        spent: number of evaluated pairs.
     """
 
     ranking: tuple[C, ...]
@@ -40,6 +40,7 @@ class Halving(Generic[C]):
 
     @property
     def best(self) -> C:
+        """Candidate with the highest mean."""
         return self.ranking[0]
 
 
@@ -55,22 +56,22 @@ def successive_halving(
 ) -> Halving[C]:
     """Find the candidate with the highest mean.
 
-    Each rung may spend an equal part of what is left, on one instance after another for all candidates that are still
-    in; then the best ``1 / eta`` of them go on. The last rung spends the rest, as far as there are instances.
+    Each rung may spend an equal part of the remaining budget, on one instance after another for all remaining
+    candidates; then the best ``1 / eta`` of them remain. The last rung spends the rest, as far as there are instances.
 
     Args:
-        candidates: in order of preference; where the budget does not reach for all to meet one instance, the last ones
-            are left out.
-        num_instances: instances in the order in which they are taken, by number.
+        candidates: in order of preference; if the budget does not suffice for all to meet one instance, the last ones
+            are dropped.
+        num_instances: number of instances, taken in the order of their numbers.
         evaluate: called once per rung with all of its pairs.
-        budget: most pairs that may be evaluated.
-        scores: what is known already and costs nothing; gains what is evaluated.
-        incumbent: the first candidate goes on to the last rung whatever happens: what is known to be good must not be
-            lost to luck on a few instances.
-        eta: at least 2.
+        budget: largest number of pairs to evaluate.
+        scores: known scores, which cost nothing; new ones are added.
+        incumbent: keep the first candidate until the last rung, so that a known good one is not lost by bad luck on a
+            few instances.
+        eta: factor by which each rung reduces the number of candidates, at least 2.
 
     Raises:
-        ValueError: there is no candidate, or the budget does not reach for one pair.
+        ValueError: there is no candidate, or the budget does not suffice for one pair.
     """
     alive = _affordable(list(dict.fromkeys(candidates)), budget, scores)
     first = alive[0]
@@ -83,7 +84,7 @@ def successive_halving(
         pairs: list[Pair[C]] = []
         while seen < num_instances:
             news = [(candidate, seen) for candidate in alive if (candidate, seen) not in scores]
-            # The first instance is met whatever the rung's part: without a score nothing can be ranked.
+            # The first instance is always evaluated: without a score nothing can be ranked.
             if len(pairs) + len(news) > (allowed if seen else budget):
                 break
             pairs += news
@@ -102,7 +103,7 @@ def successive_halving(
 
 
 def _affordable(candidates: list[C], budget: int, scores: dict[Pair[C], float]) -> list[C]:
-    """The first candidates that can all meet the first instance."""
+    """Return the first candidates that can all meet the first instance."""
     kept: list[C] = []
     cost = 0
     for candidate in candidates:
@@ -116,7 +117,7 @@ def _affordable(candidates: list[C], budget: int, scores: dict[Pair[C], float]) 
 
 
 def _rungs(count: int, eta: int) -> list[int]:
-    """Candidates in each rung: the last one compares at most ``eta``."""
+    """Return the number of candidates in each rung: the last one compares at most ``eta``."""
     sizes = [count]
     while sizes[-1] > eta:
         sizes.append(-(-sizes[-1] // eta))

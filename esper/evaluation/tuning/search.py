@@ -1,157 +1,177 @@
-"""The search for each control, within its budget of environment epochs."""
+"""Search for the parameters of each control, within a budget of environment epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
-from esper.blueprints import blueprint_ids
+from esper.config import to_plain
+from esper.config.identity import fingerprint
 from esper.controllers import (
-    TUNED,
+    Choices,
     Controller,
     GrowthPlan,
-    Heuristic,
-    HeuristicParameters,
-    ProbeAndKeep,
-    ProbeAndKeepParameters,
-    ProbeRule,
-    ProbeRuleParameters,
+    Number,
     Schedule,
+    Space,
     Static,
     Tuning,
     everywhere,
+    tunables,
 )
 from esper.envs.records import EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.evaluation.tuning.arena import Arena, arranged
-from esper.evaluation.tuning.candidates import drawn, extended, neighbours, postponed, rule_choices
-from esper.evaluation.tuning.fingerprint import fingerprint
+from esper.evaluation.tuning.candidates import drawn, extended, neighbours, postponed
 from esper.evaluation.tuning.halving import C, Evaluate, Halving, Pair, successive_halving
-from esper.experiment.build import Laboratory
+from esper.experiment.build import Experiment
 from esper.runtime.rng import generator
 
 Progress = Callable[[str, int, int], None]
 
-Number = Callable[[EpisodeRecord], float]
-"""What candidates are compared by; higher is better."""
-
 RUNGS = 3
-"""Rungs that the number of drawn candidates is chosen for: each should meet every family once in the first."""
+"""Number of rungs for which the number of candidates is chosen, so that each should meet every family once in the
+first.
+"""
 
 
 def tune(
-    laboratory: Laboratory,
+    experiment: Experiment,
     twins: TwinCache | None,
     *,
     budget: int,
     seed: int = 0,
-    controls: Collection[str] = TUNED,
+    controls: Collection[str] | None = None,
     progress: Progress = lambda name, done, total: None,
 ) -> Tuning:
     """Tune controls on the training instances, each with the same budget; all ranks together, with one result.
 
     Args:
-        laboratory: its training instances are those of the learned controller.
-        twins: of stacks as high as a rank's share of ``trainer.num_envs``, or ``None`` for none.
-        budget: environment epochs for each control, never exceeded; only the oracle ``schedule_per_family`` goes
+        experiment: experiment, whose training instances are those of the learned controller.
+        twins: twins for stacks of a rank's share of ``trainer.num_envs``; ``None`` if the reward uses no twins.
+        budget: environment epochs for each control, never exceeded; only ``schedule_per_family`` goes
             beyond (see :class:`~esper.controllers.Tuning`).
-        seed: of draws and of the order of instances.
-        controls: names from :data:`~esper.controllers.TUNED`.
+        seed: seed of draws and of the order of instances.
+        controls: names from :func:`~esper.controllers.tunables`; ``None`` for all.
         progress: called with (control, done, total) pairs of one batch.
 
     Raises:
         ValueError: unknown control, a budget below one episode, or ``probe_rule`` without slot probes.
     """
-    unknown = sorted(set(controls) - set(TUNED))
-    if unknown:
-        raise ValueError(f"no control to tune: {', '.join(unknown)}; choose from {', '.join(TUNED)}")
-    pool = laboratory.pool("train", laboratory.config.instances.num_train)
-    arena = Arena(laboratory, twins, arranged(pool.instances, seed))
+    wanted = _with_what_they_need(tunables() if controls is None else controls)
+    pool = experiment.pool("train", experiment.config.instances.num_train)
+    arena = Arena(experiment, twins, arranged(pool.instances, seed))
     if budget < arena.num_epochs:
         raise ValueError(f"a tuning budget of {budget} environment epochs is less than one episode, {arena.num_epochs}")
-    search = Search(laboratory, arena, budget // arena.num_epochs, seed, progress)
-    found: dict[str, Any] = {}
-    for name in ("heuristic", "probe_rule", "probe_and_keep"):
-        if name in controls:
-            found[name] = search.rule(name)
-    if {"schedule_best", "schedule_per_family"} & set(controls):
-        found["schedule_best"] = search.schedule_best()
-    if "schedule_per_family" in controls:
-        found["schedule_per_family"] = search.schedule_per_family(found["schedule_best"])
-    if "static_full" in controls:
-        found["static_full"] = search.static("static_full", lambda episode: 100 * episode.val_accuracy)
-    if "static_best" in controls:
-        found["static_best"] = search.static("static_best", episode_return)
+    search = Search(experiment, arena, budget // arena.num_epochs, seed, progress)
+    for name in wanted:
+        search.tune(name)
     return Tuning(
         budget=budget,
         seed=seed,
-        experiment=fingerprint(laboratory.config),
-        slot_ids=laboratory.slot_ids,
+        experiment=fingerprint(to_plain(experiment.config)),
+        slot_ids=experiment.slot_ids,
         spent={name: pairs * arena.num_epochs for name, pairs in search.spent.items()},
         returns=search.means,
-        **found,
+        found=search.found,
     )
 
 
+def _with_what_they_need(controls: Collection[str]) -> list[str]:
+    """List the controls and those that must be tuned before them, in the order of the registry.
+
+    Raises:
+        ValueError: unknown control.
+    """
+    known = tunables()
+    unknown = sorted(set(controls) - set(known))
+    if unknown:
+        raise ValueError(f"no control to tune: {', '.join(unknown)}; choose from {', '.join(known)}")
+    needed = {other for name in controls for other in known[name].after}
+    return [name for name in known if name in needed or name in controls]
+
+
 def episode_return(episode: EpisodeRecord) -> float:
-    """In points."""
+    """Return of an episode, in points."""
     return episode.episode_return
 
 
 @dataclass(slots=True)
 class Search:
-    """Looks for the parameters of one control after the other.
+    """Search for the parameters of one control after the other.
 
     Attributes:
-        laboratory, arena: where candidates play.
+        experiment, arena: experiment and player of the candidates.
         budget: pairs for each control.
-        seed: of draws.
+        seed: seed of draws.
         progress: called with (control, done, total).
+        found: parameters found so far, by control.
         spent: pairs by control.
-        means: mean of what each control was chosen by.
+        means: mean score of the chosen parameters by control.
     """
 
-    laboratory: Laboratory
+    experiment: Experiment
     arena: Arena
     budget: int
     seed: int
     progress: Progress
+    found: dict[str, Any] = field(default_factory=dict)
     spent: dict[str, int] = field(default_factory=dict)
     means: dict[str, float] = field(default_factory=dict)
     _plans: dict[Pair[GrowthPlan], float] = field(default_factory=dict)
 
-    def rule(self, name: str) -> Any:
-        """Parameters of a rule-based controller: half of the budget on random ones, the rest around the best."""
-        laboratory, epochs = self.laboratory, self.arena.num_epochs
-        kind, build = self._rules()[name]
-        fitting = [blueprint_ids()[index] for index in laboratory.compatible.any(dim=0).nonzero().flatten().tolist()]
-        choices = rule_choices(fitting, len(laboratory.slot_ids), laboratory.max_seeds, epochs)[name]
+    @property
+    def space(self) -> Space:
+        """Slots of the experiment, and the modules that may grow there."""
+        return self.experiment.space
+
+    def tune(self, name: str) -> Any:
+        """Find the parameters of a control."""
+        self.found[name] = tunables()[name].search(self, name)
+        return self.found[name]
+
+    def rule(
+        self,
+        name: str,
+        parameters: Callable[..., Any],
+        choices: Choices,
+        controller: Callable[[Sequence[Any]], Controller],
+    ) -> Any:
+        """Find the parameters of a rule-based controller: half of the budget on random ones, the rest around the
+        best.
+
+        Args:
+            name: name of the controller.
+            parameters: dataclass whose defaults are the first candidate, if they are among the choices.
+            choices: values to try for each field.
+            controller: function that returns the controller from one set of parameters per environment.
+        """
         stream = generator("tuning", "candidates", self.seed, name)
         scores: dict[Pair[Any], float] = {}
-        usual = asdict(kind())
-        start = [kind(**usual)] if all(usual[name] in values for name, values in choices.items()) else []
-        first = [*start, *drawn(kind, choices, self._count(self.budget // 2), stream)]
-        found = self._halve(name, build, first, max(1, self.budget // 2), scores)
+        usual = asdict(parameters())
+        start = [parameters(**usual)] if all(usual[name] in values for name, values in choices.items()) else []
+        first = [*start, *drawn(parameters, choices, self._count(self.budget // 2), stream)]
+        found = self._halve(name, controller, first, max(1, self.budget // 2), scores)
         rest = self.budget - found.spent
         around = neighbours(found.best, choices, self._count(rest), stream)
-        return self._halve(name, build, around, rest, scores, incumbent=True).best
+        return self._halve(name, controller, around, rest, scores, incumbent=True).best
 
     def schedule_best(self) -> GrowthPlan:
-        """The best plan for all: one module, one more while it pays and may be kept, then a later start.
+        """Find the best plan for all hosts: one module, more while they pay and may be kept, then a later start.
 
-        Each of these may spend half of what is left, the last one all of it.
+        Each step may spend half of the remaining budget, the last one all of it.
         """
-        name, compatible = "schedule_best", self.laboratory.compatible
+        name, compatible = "schedule_best", self.space.compatible
         stream = generator("tuning", "candidates", self.seed, name)
         plan: GrowthPlan = ()
         ranking: Sequence[GrowthPlan] = (plan,)
-        for _ in range(self.laboratory.max_seeds):
+        for _ in range(self.space.max_seeds):
             rest = self.budget - self.spent.get(name, 0)
             _, *more = extended(plan, compatible)
-            # In an order of their own: a budget too small for all must not mean the first slots only.
+            # Shuffled, so that a budget too small for all does not cover only the first slots.
             order = torch.randperm(len(more), generator=stream).tolist()
             candidates = [plan, *(more[position] for position in order)]
             found = self._halve(name, Schedule, candidates, max(1, rest // 2), self._plans, incumbent=True)
@@ -164,15 +184,17 @@ class Search:
         return self._halve(name, Schedule, later, rest, self._plans, incumbent=True).best
 
     def schedule_per_family(self, best: GrowthPlan) -> dict[str, GrowthPlan]:
-        """The best plan of each family, every candidate on every one of its instances: a ceiling without a budget."""
-        name, compatible = "schedule_per_family", self.laboratory.compatible
+        """Find the best plan of each family, by every candidate on every one of its instances: an upper bound without a
+        budget.
+        """
+        name, compatible = "schedule_per_family", self.space.compatible
         members: dict[str, list[int]] = {}
         for number, instance in enumerate(self.arena.instances):
             members.setdefault(instance.family, []).append(number)
         plans: dict[str, GrowthPlan] = dict.fromkeys(sorted(members), ())
-        for step in range(self.laboratory.max_seeds):
+        for step in range(self.space.max_seeds):
             candidates = {
-                family: extended(plan, compatible) if len(plan) < self.laboratory.max_seeds else [plan]
+                family: extended(plan, compatible) if len(plan) < self.space.max_seeds else [plan]
                 for family, plan in plans.items()
             }
             if step == 0:
@@ -189,26 +211,17 @@ class Search:
         return plans
 
     def static(self, name: str, number: Number) -> str:
-        """The blueprint whose network, with one in every slot from the start, is best by a number of its episodes."""
-        compatible = self.laboratory.compatible
-        fitting = [blueprint_ids()[index] for index in compatible.any(dim=0).nonzero().flatten().tolist()]
+        """Find the blueprint with the best number when it is in every slot from the start."""
+        compatible = self.space.compatible
 
         def build(blueprints: Sequence[str]) -> Controller:
             return Static([everywhere(blueprint, compatible) for blueprint in blueprints], name)
 
-        best: str = self._halve(name, build, fitting, self.budget, {}, number=number).best
+        best: str = self._halve(name, build, self.space.blueprints, self.budget, {}, number=number).best
         return best
 
-    def _rules(self) -> Mapping[str, tuple[Callable[..., Any], Callable[[Sequence[Any]], Controller]]]:
-        num_slots, max_seeds = len(self.laboratory.slot_ids), self.laboratory.max_seeds
-        return {
-            "heuristic": (HeuristicParameters, lambda rows: Heuristic(rows, num_slots, max_seeds)),
-            "probe_rule": (ProbeRuleParameters, ProbeRule),
-            "probe_and_keep": (ProbeAndKeepParameters, lambda rows: ProbeAndKeep(rows, num_slots, max_seeds)),
-        }
-
     def _count(self, budget: int) -> int:
-        """Candidates to draw for so many pairs."""
+        """Return the number of candidates to draw for a budget of pairs."""
         families = len({instance.family for instance in self.arena.instances})
         return max(2, budget // (RUNGS * families))
 

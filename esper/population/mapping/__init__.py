@@ -1,4 +1,4 @@
-"""Mapping strategies: one registry, one seam (:class:`Mapping`)."""
+"""Mapping strategies, all behind one interface (:class:`Mapping`), in one registry."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ COMPILED_MAPPINGS: dict[str, Callable[[], Mapping]] = {
     f"{kind.name}{COMPILED_SUFFIX}": partial(kind, compiles=True)
     for kind in (VmapMapping, GroupedMapping, MatmulMapping)
 }
-"""The stacked mappings with the host's parts as machine code, which takes up to a minute before the first step."""
+"""Stacked mappings that compile the host's segments, which takes up to a minute before the first step."""
 
 
 def build_mapping(name: str) -> Mapping:
-    """The mapping of that name; raises ``ValueError`` naming the choices."""
+    """Build the mapping with a name; raise ``ValueError`` with the choices."""
     known = MAPPINGS | COMPILED_MAPPINGS
     if name not in known:
         raise ValueError(f"unknown mapping {name!r}; choose one of {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The seam between ordinary modules and many copies of them.
+"""The interface between ordinary modules and many copies of them.
 
 Hosts and blueprints are plain ``nn.Module``s for one network. A *mapping* runs such a module for R rows at once, each
 with its own parameters. It owns the layout of features: outside, a feature is opaque and only handed back.
@@ -28,10 +28,10 @@ class Program:
 
     Attributes:
         module: the prototype.
-        layout: of its parameters.
-        compiled: what the mapping made of it.
-        training_call: machine code for ``call(parameters, features)`` in training, if the mapping makes some.
-        users: how a user knows the module, if it is the user's own; what goes wrong in it is said with that.
+        layout: layout of its parameters.
+        compiled: the mapping's own form of the module.
+        training_call: compiled form of ``call(parameters, features)`` for training, if the mapping has one.
+        users: name of a user's own module for messages.
     """
 
     module: nn.Module
@@ -43,19 +43,19 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Some rows, as a tensor for gathers and as numbers for loops."""
+    """Row indices, as a tensor for gathers and as numbers for loops."""
 
     tensor: Tensor
     items: tuple[int, ...]
 
     @classmethod
     def of(cls, items: Sequence[int], device: torch.device) -> Index:
-        """Index of the given row numbers."""
+        """Make an index of the given row numbers."""
         return cls(torch.tensor(items, dtype=torch.long).to(device, non_blocking=True), tuple(items))
 
     @classmethod
     def join(cls, parts: Sequence[Index]) -> Index:
-        """One index after the other."""
+        """Concatenate indices."""
         if len(parts) == 1:
             return parts[0]
         return cls(torch.cat([part.tensor for part in parts]), tuple(item for part in parts for item in part.items))
@@ -65,48 +65,63 @@ class Index:
 
 
 def is_all(index: Index, count: int) -> bool:
-    """Whether an index names rows 0 to count - 1 in order, so that selecting would only copy."""
+    """Return whether an index names rows 0 to count - 1 in order, so that selecting would only copy."""
     return index.items == tuple(range(count))
 
 
 class Mapping(Protocol):
-    """How R copies of a module are run. All mappings compute the same thing; ``loop`` is the reference.
+    """A way to run R copies of a module. All mappings compute the same; ``loop`` is the reference.
 
     Attributes:
-        name: in the registry.
-        one_by_one: whether environments are run each by itself, backward included, so that what one of them leaves in
-            the caches is read before the next one needs them.
+        name: name in the registry.
+        one_by_one: run each environment separately, backward included, so that its features are still in the caches
+            when they are read.
     """
 
     name: str
     one_by_one: bool
 
     def prepare(self, module: nn.Module) -> Program:
-        """Compile a module for :meth:`call`; raises ``ValueError`` naming a layer that can't be mapped."""
+        """Prepare a module for :meth:`call`; raise ``ValueError`` naming a layer that cannot be mapped."""
 
     def settle(self, program: Program) -> Program:
-        """The program of a part that every training step runs with the same rows: worth more preparation."""
+        """Optimise the program of a part that every training step runs with the same rows."""
 
     def pack(self, x: Tensor) -> Features:
-        """Features from ``[R, B, ...]``."""
+        """Convert ``[R, B, ...]`` to features."""
 
     def share(self, x: Tensor, num_rows: int) -> Features:
-        """Features of ``num_rows`` rows that all see the same ``x [B, ...]``."""
+        """Make features of ``num_rows`` rows that all see the same ``x [B, ...]``."""
 
     def unpack(self, features: Features) -> Tensor:
-        """``[R, B, ...]`` from features."""
+        """Convert features to ``[R, B, ...]``."""
 
-    def call(self, program: Program, parameters: Tensor, features: Features) -> Features:
-        """Run the module, row r with ``parameters[r]`` of ``[R, P]``."""
+    def call(
+        self,
+        program: Program,
+        parameters: Tensor,
+        features: Features,
+        frozen: Tensor | None = None,
+        parts: Sequence[int] = (),
+    ) -> Features:
+        """Run the module, row r with ``parameters[r]``, and the rows after these with those of ``frozen``.
+
+        Args:
+            program: prepared module.
+            parameters: ``[T, P]``.
+            features: features of T + F rows.
+            frozen: ``[F, P]``, without a gradient.
+            parts: lengths of consecutive parts of all rows; the bits of one do not depend on the presence of others.
+        """
 
     def select(self, features: Features, rows: Index) -> Features:
-        """The features of some rows, which may repeat."""
+        """Select the features of some rows, which may repeat."""
 
     def split(self, features: Features, counts: Sequence[int]) -> Sequence[Features]:
-        """Cut rows into consecutive parts of the given lengths."""
+        """Divide rows into consecutive parts of the given lengths."""
 
     def join(self, parts: Sequence[Features]) -> Features:
-        """Rows of several features one after the other."""
+        """Concatenate the rows of several features."""
 
     def blend(
         self,
@@ -116,28 +131,28 @@ class Mapping(Protocol):
         algorithm: BlendAlgorithm,
         gate: Features | None,
     ) -> Features:
-        """Feature at a slot once a module is blended in, ``alpha [R]`` per row (:func:`esper.growth.blending.blend`).
+        """Blend a module's output at a slot, ``alpha [R]`` per row (:func:`esper.growth.blending.blend`).
 
-        Where all rows are at one alpha it may be a number.
+        If all rows are at one alpha it may be a number.
         """
 
     def replace(self, features: Features, rows: Index, new: Features) -> Features:
-        """Features with some distinct rows replaced."""
+        """Replace the features of some distinct rows."""
 
     def add(self, features: Features, rows: Index, plus: Features, minus: Features) -> Features:
-        """Features with ``plus - minus`` added at some distinct rows."""
+        """Add ``plus - minus`` to the features of some distinct rows."""
 
     def straight_through(self, features: Features, rows: Index, standing: Features) -> Features:
-        """Features whose values are unchanged, while gradients at some distinct rows also reach ``standing``.
+        """Keep the values of the features, but also pass gradients of some distinct rows to ``standing``.
 
-        Values of ``standing`` are not read: those that are not finite do the features no harm.
+        Values of ``standing`` are not read, so that values which are not finite do not affect the features.
         """
 
     def detach(self, features: Features) -> Features:
-        """The same features without history."""
+        """Detach the features from the graph."""
 
     def tensors(self, features: Features) -> list[Tensor]:
-        """The tensors that make up the features, for ``autograd.grad``."""
+        """Return the tensors that make up the features, for ``autograd.grad``."""
 
     def from_tensors(self, tensors: Sequence[Tensor]) -> Features:
-        """Features from tensors laid out as :meth:`tensors` gave them."""
+        """Make features from tensors in the form returned by :meth:`tensors`."""

@@ -1,7 +1,7 @@
-"""Rows as channel groups: R copies of a CNN become one CNN with R times the channels and grouped convolutions.
+"""The grouped mapping: R copies of a CNN become one CNN with R times the channels and grouped convolutions.
 
-Features are ``[B, H, W, R, C]`` (or ``[B, R, F]`` once flattened), which is what a channels-last kernel with ``R*C``
-channels reads without a copy. Inside a module they are ``[B, R*C, H, W]`` and ``[B, R*F]``.
+Features are ``[B, H, W, R, C]`` (or ``[B, R, F]`` once flattened), which a channels-last kernel with ``R*C`` channels
+reads without a copy. Inside a module they are ``[B, R*C, H, W]`` and ``[B, R*F]``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from esper.population.layout import ParameterLayout
 from esper.population.mapping.base import Index, Program
 from esper.population.mapping.norms import safe_norm_input
-from esper.population.mapping.stacked import StackedFeatures
+from esper.population.mapping.stacked import StackedFeatures, dense
 from esper.population.mapping.tracing import (
     Forms,
     Parameters,
@@ -33,14 +33,14 @@ from esper.population.mapping.tracing import (
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One input ``[B, C, ...]`` that all rows see, kept single until a convolution fans it out."""
+    """One input ``[B, C, ...]`` that all rows see, kept single until a convolution expands it."""
 
     x: Tensor
     num_rows: int
 
 
 class GroupedMapping(StackedFeatures):
-    """Runs all rows as channel groups of one network."""
+    """Mapping that runs all rows as channel groups of one network."""
 
     name = "grouped"
     row_axis = -2
@@ -51,7 +51,7 @@ class GroupedMapping(StackedFeatures):
     def pack(self, x: Tensor) -> Tensor:
         return (x.permute(1, 3, 4, 0, 2) if x.dim() == 5 else x.transpose(0, 1)).contiguous()
 
-    def share(self, x: Tensor, num_rows: int) -> Shared:
+    def share(self, x: Tensor, num_rows: int) -> Shared:  # type: ignore[override]
         return Shared(x, num_rows)
 
     def unpack(self, features: Tensor) -> Tensor:
@@ -69,9 +69,11 @@ class GroupedMapping(StackedFeatures):
 
 
 def _enter(features: Tensor | Shared) -> Tensor | Shared:
-    """Open a feature as what grouped kernels read: ``[B, R*C, H, W]`` or ``[B, R*F]``."""
+    """Convert a feature to the form that grouped kernels read: ``[B, R*C, H, W]`` or ``[B, R*F]``."""
     if isinstance(features, Shared):
         return features
+    if features.requires_grad and features.dim() == 5:
+        features = dense(features)  # pooling passes on a gradient that is expanded over the map
     merged = features.flatten(-2)
     return merged.permute(0, 3, 1, 2) if merged.dim() == 4 else merged
 
@@ -84,7 +86,7 @@ def _leave(result: Tensor | Shared, num_rows: int) -> Tensor:
 
 
 def _fan_out(x: Any) -> Any:
-    """A shared input as one copy per row, for layers that need it stacked."""
+    """Copy a shared input once per row, for layers that need it stacked."""
     return x.x.repeat(1, x.num_rows, *([1] * (x.x.dim() - 2))) if isinstance(x, Shared) else x
 
 

@@ -1,4 +1,4 @@
-"""The reference: one copy after the other, channels-last. Also the fastest on CPU for all but tiny maps.
+"""The reference mapping: one copy after the other, channels-last. Also the fastest on CPU for all but tiny maps.
 
 Features are a list with one tensor ``[B, ...]`` per row.
 """
@@ -17,7 +17,7 @@ from esper.growth.blending import blend
 from esper.population.layout import ParameterLayout
 from esper.population.mapping.base import Index, Program
 from esper.population.mapping.norms import normalises_input, safe_norm_input
-from esper.population.mapping.straight import straight_through
+from esper.population.mapping.straight_through import straight_through
 
 
 def _channels_last(x: Tensor) -> Tensor:
@@ -26,12 +26,13 @@ def _channels_last(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a module keeps its parameters, so that a copy's own can stand there during a call.
+    """Positions of a module's parameters, where a copy's own are set during a call.
 
-    What ``torch.func.functional_call`` does, worked out once: on small networks it costs more than the layers.
+    Like ``torch.func.functional_call``, but with the positions computed once: on small networks that costs more than
+    the layers.
 
     Attributes:
-        module: the module.
+        module: module to call with the parameters of each copy in turn.
         names: (owner, name there, position in the layout) of every use of a parameter, tied ones included.
         normalises_input: see :func:`esper.population.mapping.norms.normalises_input`.
     """
@@ -42,7 +43,7 @@ class Places:
 
     @classmethod
     def of(cls, module: nn.Module) -> Places:
-        """Find them."""
+        """Find the positions in a module."""
         position = {id(parameter): number for number, parameter in enumerate(module.parameters())}
         names = tuple(
             (owner, name, position[id(parameter)])
@@ -52,7 +53,7 @@ class Places:
         return cls(module, names, normalises_input(module))
 
     def call(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The module's output with these parameters, in the order of its layout."""
+        """Run the module on ``x`` with these parameters, in the order of its layout, instead of its own."""
         own = [owner._parameters[name] for owner, name, _ in self.names]
         try:
             for owner, name, number in self.names:
@@ -64,8 +65,13 @@ class Places:
                 owner._parameters[name] = parameter
 
 
+def _unbind(parameters: Tensor) -> Sequence[Tensor]:
+    # The common case of one row needs no backward that stacks.
+    return [parameters.squeeze(0)] if len(parameters) == 1 else parameters.unbind(0)
+
+
 class LoopMapping:
-    """Runs the module once per row."""
+    """Mapping that runs the module once per row."""
 
     name = "loop"
     one_by_one = True
@@ -83,14 +89,21 @@ class LoopMapping:
         return [_channels_last(x)] * num_rows
 
     def unpack(self, features: list[Tensor]) -> Tensor:
-        # One row needs no copy, and this is how rows mostly come.
+        # The common case of one row needs no copy.
         return features[0].unsqueeze(0) if len(features) == 1 else torch.stack(features)
 
-    def call(self, program: Program, parameters: Tensor, features: list[Tensor]) -> list[Tensor]:
+    def call(
+        self,
+        program: Program,
+        parameters: Tensor,
+        features: list[Tensor],
+        frozen: Tensor | None = None,
+        parts: Sequence[int] = (),
+    ) -> list[Tensor]:
         places: Places = program.compiled
         if places.normalises_input:
             features = [safe_norm_input(x) for x in features]
-        rows = [parameters.squeeze(0)] if len(features) == 1 else parameters.unbind(0)
+        rows = [*_unbind(parameters), *(() if frozen is None else _unbind(frozen))]
         return [
             places.call(list(program.layout.unflatten(row).values()), x) for row, x in zip(rows, features, strict=True)
         ]

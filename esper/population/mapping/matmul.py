@@ -1,11 +1,11 @@
-"""Convolutions on tiny maps as matrix products, all rows in one batched product.
+"""The matmul mapping: convolutions on tiny maps as matrix products, all rows in one batched product.
 
 On a 4x4 map with 8 channels a convolution is a 128x128 matrix. Building it costs a product with a constant, and the
 batched product then runs near the machine's peak whatever the number of rows, while a convolution kernel spends most of
-its time on set-up: that pays for seed modules above all, of which a blueprint may have one or two rows at a time. A
-layer whose matrix would be large is run as a grouped convolution.
+its time on set-up. The gain is largest for seed modules, of which a blueprint may have one or two rows at a time. A
+layer with a large matrix runs as a grouped convolution.
 
-The layers of a transformer are batched products as they are.
+The layers of a transformer are batched products already.
 
 Features are ``[R, B, C, H, W]``, ``[R, B, F]`` once flattened, or ``[R, B, T, C]``.
 """
@@ -41,22 +41,21 @@ MAX_MATRIX = 1 << 16
 
 
 class MatmulMapping(StackedFeatures):
-    """Runs all rows as batched matrix products."""
+    """Mapping that runs all rows as batched matrix products."""
 
     name = "matmul"
-    row_axis = 0
+
+    def __init__(self, *, compiles: bool = False) -> None:
+        super().__init__(compiles=compiles)
+        if compiles:  # only then, because it imports the compiler, which takes as long as importing torch
+            # Computed while a call is compiled, not in every call; torch.compile would look through lru_cache.
+            torch.compiler.assume_constant_result(_taps)  # type: ignore[no-untyped-call]
 
     def prepare(self, module: nn.Module) -> Program:
         return Program(module, ParameterLayout.of(module), compile_steps(module, FORMS))
 
-    def pack(self, x: Tensor) -> Tensor:
-        return x
-
-    def share(self, x: Tensor, num_rows: int) -> Tensor:
-        return x.expand(num_rows, *x.shape)
-
-    def unpack(self, features: Tensor) -> Tensor:
-        return features
+    def mixes_rows(self, features: Tensor) -> bool:
+        return features.dim() == 5 and features[0, 0].numel() ** 2 > MAX_MATRIX  # some layer runs as a convolution
 
     def evaluate(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
         named = program.layout.unflatten(parameters)
@@ -64,32 +63,30 @@ class MatmulMapping(StackedFeatures):
         return result
 
 
-# Computed while a call is compiled, not in every call; torch.compile would look through lru_cache by itself.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _taps(
-    size: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
     device: torch.device,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Cached :func:`_compute_taps`."""
+    """Return cached results of :func:`_compute_taps`."""
     return _compute_taps(size, kernel, stride, padding, dilation, device, dtype)
 
 
 @lru_cache(maxsize=256)
 def _compute_taps(
-    size: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
     device: torch.device,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Which tap of a kernel joins which input pixel to which output pixel: 0 or 1 ``[taps, P * Q]``.
+    """Return which tap of a kernel joins which input pixel to which output pixel: 0 or 1 ``[taps, P * Q]``.
 
     It is the convolution of unit kernels with unit images.
     """
@@ -109,7 +106,7 @@ def _padding(layer: nn.Conv2d) -> tuple[int, int]:
 
 
 def _map_size(size: tuple[int, int], layer: nn.Conv2d) -> tuple[int, int]:
-    """Height and width after a convolution."""
+    """Return height and width after a convolution."""
     reach = [dilation * (kernel - 1) for dilation, kernel in zip(layer.dilation, layer.kernel_size, strict=True)]
     height, width = (
         (side + 2 * padding - span - 1) // stride + 1
@@ -124,7 +121,7 @@ def _conv(name: str, layer: nn.Conv2d, argument: Step) -> Step:
     def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
         x = argument(values, parameters, num_rows)
         weight = parameters[f"{name}.weight"]
-        options = (layer.stride, layer.padding, layer.dilation)
+        options = (layer.stride, _padding(layer), layer.dilation)
         if layer.kernel_size == layer.stride == (1, 1) and layer.padding == (0, 0) and layer.groups == 1:
             return _with_bias(_pointwise(x, weight), name, parameters)
         taps = _taps(tuple(x.shape[-2:]), layer.kernel_size, *options, x.device, x.dtype)
@@ -143,7 +140,7 @@ def _with_bias(out: Tensor, name: str, parameters: Parameters) -> Tensor:
 
 
 def _pointwise(x: Tensor, weight: Tensor) -> Tensor:
-    """A 1x1 convolution mixes channels only: its matrix is the weight, the pixels are more samples."""
+    """Run a 1x1 convolution, whose matrix is the weight, with pixels as additional samples."""
     num_rows, batch, channels, height, width = x.shape
     pixels = x.transpose(1, 2).reshape(num_rows, channels, -1)
     out = torch.bmm(weight.flatten(2), pixels)
@@ -237,7 +234,7 @@ def _tied_head(name: str, layer: nn.Module, argument: Step) -> Step:
 
 
 def _attention(name: str, layer: nn.Module, argument: Step) -> Step:
-    """Without parameters: rows are more samples."""
+    """Run attention, which has no parameters, with rows as additional samples."""
     return elementwise(lambda x: layer(x.flatten(0, 1)).unflatten(0, x.shape[:2]), [argument], FORMS.operand)
 
 

@@ -1,8 +1,9 @@
-"""Around a crash: the channels-last backward of ``group_norm`` writes an input gradient that nobody asked for.
+"""Workaround for a crash: the channels-last backward of ``group_norm`` writes an input gradient even if it is not
+requested.
 
 With an input that needs no gradient and weights that do, torch's CPU kernel dereferences an undefined tensor and the
-process dies. A detached feature that meets a normalisation first is exactly that case, and marking it as requiring a
-gradient does not help: ``autograd.grad`` prunes what it was not asked for.
+process dies. This is the case when the first layer normalises a detached feature. Marking the feature as requiring a
+gradient does not help, because ``autograd.grad`` skips gradients that are not requested.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from torch import Tensor, fx, nn
 
 
 def safe_norm_input(x: Tensor) -> Tensor:
-    """The same values in the layout whose kernel is sound, where the input's gradient will not be taken."""
+    """Convert an input whose gradient is not needed to the layout with a correct kernel."""
     return x if x.requires_grad or not torch.is_grad_enabled() else x.contiguous()
 
 
 def normalises_input(module: nn.Module) -> bool:
-    """Whether some GroupNorm may read the module's input directly: it does, or it is inside a module that does."""
+    """Return whether some GroupNorm may read the module's input directly: it does, or it is inside a module that
+    does.
+    """
     layers = dict(module.named_modules())
     return any(
         node.op == "call_module"
@@ -28,7 +31,7 @@ def normalises_input(module: nn.Module) -> bool:
 
 
 class _Outline(fx.Tracer):
-    """Looks into chains of layers only: what else a user's module does may not be traceable."""
+    """Tracer that enters only chains of layers, because other parts of a user's module may not be traceable."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return not isinstance(m, nn.Sequential | fx.GraphModule)

@@ -1,7 +1,8 @@
-"""Rewriting a traced module for many rows: one walk over its graph, one table of layer forms per mapping.
+"""Rewriting of a traced module for many rows: one walk over its graph, one table of layer forms per mapping.
 
 A module is traced once with ``torch.fx``. Each of its nodes becomes a step on values that hold all rows; layers that
-treat channels alike are used as they are, the others by the mapping's own form. What has no form is refused by name.
+treat channels independently are used as they are, the others through the mapping's own form. A layer without a form is
+refused by name.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from torch import Tensor, fx, nn
 Values = dict[str, Any]
 Parameters = dict[str, Tensor]
 Step = Callable[[Values, Parameters, int], Any]
-"""Computes a node from the values of earlier ones, the stacked parameters by name, and the number of rows."""
+"""Function that computes a node from the values of earlier ones, the stacked parameters by name, and the number of
+rows.
+"""
 
 LayerForm = Callable[[str, Any, Step], Step]
-"""Makes a step from a layer's name, the layer, and the step that yields its input."""
+"""Function that makes a step from a layer's name, the layer, and the step that yields its input."""
 
 INPUT = "input"
 
@@ -47,14 +50,14 @@ HINT = "use env.mapping=vmap or env.mapping=loop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """How a mapping stacks what it meets in a graph.
+    """A mapping's stacked forms of the nodes in a graph.
 
     Attributes:
-        mapping: its name, for messages.
-        layers: form of each kind of layer that does more than act on elements.
-        parameter: a parameter ``[R, ...]`` used directly, as it broadcasts against features, with as many axes.
+        mapping: name of the mapping, for messages.
+        layers: form of each kind of layer that is not elementwise.
+        parameter: stacks a parameter ``[R, ...]`` that is used directly, so that it broadcasts against features.
         spatial_mean: ``x.mean((2, 3), keepdim=True)`` of every row.
-        operand: what an elementwise function gets for a value.
+        operand: converts a value to the operand of an elementwise function.
     """
 
     mapping: str
@@ -68,7 +71,7 @@ def compile_steps(module: nn.Module, forms: Forms) -> list[tuple[str, Step]]:
     """Trace a module into named steps; the last one is the result.
 
     Raises:
-        ValueError: names a layer or function without a form.
+        ValueError: a layer or function has no form; the message names it.
     """
     steps: list[tuple[str, Step]] = []
     names: dict[fx.Node, str] = {}
@@ -89,7 +92,7 @@ def compile_steps(module: nn.Module, forms: Forms) -> list[tuple[str, Step]]:
 
 
 class _Tracer(fx.Tracer):
-    """Looks into all modules but torch's own and those that have a form."""
+    """Tracer that enters all modules except torch's own and those that have a form."""
 
     def __init__(self, forms: Forms) -> None:
         super().__init__()
@@ -102,12 +105,12 @@ class _Tracer(fx.Tracer):
 def _trace(module: nn.Module, forms: Forms) -> fx.Graph:
     try:
         return _Tracer(forms).trace(module)
-    except (TypeError, fx.proxy.TraceError) as error:  # a loop over, or a branch on, what is not known while tracing
+    except (TypeError, fx.proxy.TraceError) as error:  # a loop over, or a branch on, a traced value
         raise ValueError(f"the {forms.mapping} mapping cannot trace {type(module).__name__}: {error}") from error
 
 
 def run_steps(steps: Sequence[tuple[str, Step]], x: Any, parameters: Parameters, num_rows: int) -> Any:
-    """Run compiled steps on an input; returns the result."""
+    """Run compiled steps on an input and return the result."""
     values: Values = {INPUT: x}
     result: Any = x
     for name, step in steps:
@@ -116,12 +119,12 @@ def run_steps(steps: Sequence[tuple[str, Step]], x: Any, parameters: Parameters,
 
 
 def elementwise(function: Callable[..., Tensor], arguments: Sequence[Step], operand: Callable[[Any], Any]) -> Step:
-    """A step that applies a function as it is."""
+    """Make a step that applies a function unchanged."""
 
     def step(values: Values, parameters: Parameters, num_rows: int) -> Tensor:
         operands = [operand(argument(values, parameters, num_rows)) for argument in arguments]
         if len({value.dim() for value in operands if isinstance(value, Tensor)}) > 1:
-            # Axes meet from the last one on: rows would meet channels or pixels, and where there are as many, silently.
+            # Broadcasting aligns the last axes: rows would meet channels or pixels, silently if the sizes agree.
             raise ValueError(
                 "a parameter has fewer axes than the features it meets; write it with one for each of a sample's, such "
                 f"as [C, 1, 1], or {HINT}"
@@ -132,7 +135,7 @@ def elementwise(function: Callable[..., Tensor], arguments: Sequence[Step], oper
 
 
 def _fetch(argument: Any, names: dict[fx.Node, str]) -> Step:
-    """A step that reads one traced argument: the value of an earlier node, or a constant."""
+    """Make a step that reads one traced argument: the value of an earlier node, or a constant."""
     if isinstance(argument, fx.Node):
         source = names[argument]
         return lambda values, parameters, num_rows: values[source]
@@ -140,7 +143,9 @@ def _fetch(argument: Any, names: dict[fx.Node, str]) -> Step:
 
 
 def _check_parameter(name: str, forms: Forms, parameters: dict[str, nn.Parameter]) -> None:
-    """Refuse what is no parameter, and one that would not broadcast against the samples of all rows."""
+    """Refuse a value that is not a parameter, and a parameter that would not broadcast against the samples of all
+    rows.
+    """
     if name not in parameters:
         raise ValueError(f"the {forms.mapping} mapping has no form of {name!r}, which is no parameter; {HINT}")
     shape = tuple(parameters[name].shape)
@@ -164,7 +169,7 @@ def _step(
     arguments = [_fetch(argument, names) for argument in node.args]
     if node.op == "call_module":
         return _layer(target, layers[target], arguments[0], forms)
-    # Traced functions name even what was left at its default.
+    # Traced functions list even arguments left at their defaults.
     options = {key: value for key, value in node.kwargs.items() if (key, value) != ("inplace", False)}
     if node.op == "call_function" and node.target in ELEMENTWISE_FUNCTIONS and not options:
         return elementwise(node.target, arguments, forms.operand)
@@ -213,7 +218,7 @@ def check_flatten(mapping: str, name: str, layer: nn.Flatten) -> None:
 
 
 def row_linear(name: str, layer: nn.Linear, rows: Tensor, parameters: Parameters) -> Tensor:
-    """A linear layer of every row: ``[R, B, ..., F] -> [R, B, ..., O]``."""
+    """Apply a linear layer to every row: ``[R, B, ..., F] -> [R, B, ..., O]``."""
     out = torch.bmm(rows.flatten(1, -2), parameters[f"{name}.weight"].transpose(1, 2))
     if layer.bias is not None:
         out = _RowBias.apply(out, parameters[f"{name}.bias"])  # type: ignore[no-untyped-call]
@@ -222,10 +227,10 @@ def row_linear(name: str, layer: nn.Linear, rows: Tensor, parameters: Parameters
 
 
 class _RowBias(torch.autograd.Function):
-    """``x [R, B, O] + bias [R, O]``, the bias's gradient summed in float64.
+    """Addition ``x [R, B, O] + bias [R, O]``, with the bias's gradient summed in float64.
 
-    A sum in float32 takes its samples in an order that depends on where the row is in the stack; in float64 that is
-    lost in rounding, so that a row's bits are the same anywhere.
+    A float32 sum takes its samples in an order that depends on the row's position in the stack; in float64 the
+    difference disappears in rounding, so that a row's bits do not depend on its position.
     """
 
     @staticmethod

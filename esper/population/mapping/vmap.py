@@ -1,4 +1,4 @@
-"""``torch.func.vmap`` over rows: works for every module that vmap can batch, one kernel for all rows.
+"""The vmap mapping, ``torch.func.vmap`` over rows: works for every module that vmap can batch, one kernel for all rows.
 
 Features are one tensor ``[R, B, ...]``. Under AMP on a CPU, torch's autocast reaches matrix products inside vmap but
 not convolutions: those stay in fp32 there, in this mapping alone.
@@ -15,10 +15,9 @@ from esper.population.mapping.stacked import StackedFeatures
 
 
 class VmapMapping(StackedFeatures):
-    """Maps ``functional_call`` over stacked parameters and features."""
+    """Mapping that runs ``functional_call`` under vmap over stacked parameters and features."""
 
     name = "vmap"
-    row_axis = 0
 
     def prepare(self, module: nn.Module) -> Program:
         def run(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -26,15 +25,6 @@ class VmapMapping(StackedFeatures):
             return result
 
         return Program(module, ParameterLayout.of(module), vmap(run))
-
-    def pack(self, x: Tensor) -> Tensor:
-        return x
-
-    def share(self, x: Tensor, num_rows: int) -> Tensor:
-        return x.expand(num_rows, *x.shape)
-
-    def unpack(self, features: Tensor) -> Tensor:
-        return features
 
     def evaluate(self, program: Program, parameters: Tensor, features: Tensor) -> Tensor:
         result: Tensor = program.compiled(program.layout.unflatten(parameters), features)

@@ -1,4 +1,4 @@
-"""Python's side of the pretend CUDA: loads its library, and answers what ``torch.cuda`` would ask a driver."""
+"""Python's side of the simulated CUDA: loads its library, and answers ``torch.cuda``'s queries to the driver."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _answer(cuda: Any, cudnn: Any, device: ctypes.CDLL) -> None:
         "get_device_capability": lambda of=None: (9, 0),
         "max_memory_allocated": lambda of=None: device.pretend_peak(index(of)),
         "manual_seed_all": lambda seed: None,
-        "set_sync_debug_mode": lambda mode: device.pretend_forbid_waiting(mode == "error"),
+        "set_sync_debug_mode": lambda mode: device.pretend_answer_waiting(("default", "warn", "error").index(mode)),
     }
     for name, answer in answers.items():
         setattr(cuda, name, answer)

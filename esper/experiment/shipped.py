@@ -1,0 +1,98 @@
+"""Trained controllers that come with Esper: checkpoints without training state, in ``esper/controllers/shipped``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from esper.controllers import Learned
+from esper.experiment.acting import trained_policy
+from esper.experiment.checkpoint import (
+    CheckpointError,
+    checkpoint_path,
+    config_of,
+    load_checkpoint,
+    save_checkpoint,
+)
+from esper.runtime.rng import generator
+
+FOLDER = Path(__file__).parents[1] / "controllers" / "shipped"
+
+
+def shipped_controllers() -> dict[str, Path]:
+    """Return the checkpoints of all shipped controllers by name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.pt"))}
+
+
+def load_controller(
+    source: str | Path,
+    num_envs: int = 1,
+    *,
+    num_slots: int | None = None,
+    deterministic: bool = True,
+    seed: int = 0,
+) -> Learned:
+    """Load a trained controller, to act in an environment of the kind that it was trained in, greedily by the rule of
+    its run (``evaluation.greedy``).
+
+    Args:
+        source: name of a shipped controller, a checkpoint, or a run folder, whose last checkpoint is taken.
+        num_envs: number of environments to act in.
+        num_slots: number of slots, for a controller of any number; ``None`` for that of its training.
+        deterministic: take the most probable choices instead of sampling.
+        seed: seed of sampling.
+
+    Raises:
+        CheckpointError: there is no such controller, or it cannot be used here.
+    """
+    shipped = shipped_controllers()
+    path = shipped.get(str(source)) or checkpoint_path(str(source))
+    if not path.exists():
+        raise CheckpointError(
+            f"controller: {str(source)!r} is no checkpoint, run folder or shipped controller; the shipped ones are "
+            f"{', '.join(shipped)}"
+        )
+    record = load_checkpoint(path)
+    config = config_of(record, path)
+    policy, normaliser = trained_policy(record, config, num_slots)
+    return Learned(
+        policy,
+        normaliser,
+        num_envs,
+        generator=generator("controller", "learned", seed),
+        deterministic=deterministic,
+        greedy=config.evaluation.greedy,
+    )
+
+
+def ship(checkpoint: Path, name: str, origin: Mapping[str, Any], folder: Path = FOLDER) -> Path:
+    """Write a policy as a shipped controller, and its provenance beside it as JSON.
+
+    Args:
+        checkpoint: checkpoint of a training run. Its training state is left out.
+        name: name of the controller.
+        origin: provenance, in JSON types; the iteration is added.
+        folder: folder for both files.
+
+    Returns:
+        The file of the policy, which is a checkpoint too.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+    """
+    record = load_checkpoint(checkpoint)
+    policy, normaliser = trained_policy(record, config_of(record, checkpoint))
+    told = {"iteration": record["iteration"], **origin}
+    path = folder / f"{name}.pt"
+    save_checkpoint(
+        path,
+        policy=policy,
+        normaliser=normaliser,
+        iteration=record["iteration"],
+        config=record["config"],
+        origin=told,
+    )
+    path.with_suffix(".json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    return path

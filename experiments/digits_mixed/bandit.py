@@ -1,0 +1,194 @@
+"""The supervised bandit as a controller: ``plugins=[experiments.digits_mixed.bandit]`` registers ``bandit``.
+
+It reads the slot probes and the price before the first epoch, predicts what every plan would gain, and grows the one of
+highest gain less price: germinates a module in each epoch, linear and fast, and fossilizes each as soon as that is
+legal. ``python -m experiments.digits_mixed.bandit``, from the repository's root, writes what it learns from: random
+networks of training hosts, as measured by :mod:`experiments.digits_mixed.landscape`.
+
+Axis legend: E = environments, S = slots, F = slot probes, P = plans, B = blueprints, T = training episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.ensemble import ExtraTreesRegressor
+from torch import Tensor
+
+from esper.blueprints import blueprint_ids, build_blueprint
+from esper.controllers import ControllerContext, germinate, on_slot, register_controller, waiting
+from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
+from esper.envs.records import EnvView
+from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Op
+from esper.population.probes import PROBE_NAMES
+from esper.runtime.state import State, copied
+from esper.runtime.terminal import secure
+from experiments.digits_mixed.returns import Pair, Plan
+from experiments.digits_mixed.rivals import Array, Bandit, Episodes, all_plans
+
+KNOWN = Path("outputs/digits_mixed/bandit.npz")
+KIND = "forest"
+NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A fitted bandit with its plans.
+
+    Attributes:
+        bandit: predicts the gain of each plan.
+        plans: ``int64 [P, S]``, blueprints, -1 for an empty slot.
+        shares: ``[P]``, added parameters as a share of a host without faults.
+        smaller: predicts from probes by how much smaller a host is, whose dead weights do not count.
+    """
+
+    bandit: Bandit
+    plans: Tensor
+    shares: Array
+    smaller: ExtraTreesRegressor
+
+    def choose(self, probes: Array, rents: Array) -> Tensor:
+        """Return the plans of highest predicted return, ``int64 [n, S]``.
+
+        Args:
+            probes: ``[n, S, F]``.
+            rents: ``[n]``.
+        """
+        gains = self.bandit.predict(probes)
+        gains[:, (self.plans == NOTHING).all(1).numpy()] = 0.0
+        prices = rents * self.smaller.predict(probes.reshape(len(probes), -1))
+        return self.plans[(gains - prices[:, None] * self.shares).argmax(1)]
+
+
+@cache
+def learned(path: Path) -> Learned:
+    """Fit the bandit to the networks in a file.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    if not path.exists():
+        raise ValueError(f"no {path}, from which 'bandit' learns: run python -m experiments.digits_mixed.bandit first")
+    with np.load(path) as known:
+        names, shares = [str(name) for name in known["names"]], known["shares"]
+        rows = [tuple(None if own == NOTHING else names[own] for own in row) for row in known["plans"].tolist()]
+        episodes = Episodes(known["hosts"], known["probes"], rows, known["gains"])
+        probes, smaller = known["probes"].reshape(len(rows), -1), known["smaller"]
+    plans = all_plans(names, len(shares))
+    ids = blueprint_ids()
+    return Learned(
+        Bandit(KIND, plans, names).fit(episodes),
+        torch.tensor([[NOTHING if own is None else ids.index(own) for own in plan] for plan in plans]),
+        np.array([nominal(plan, names, shares) for plan in plans]),
+        ExtraTreesRegressor(100, random_state=0).fit(probes[smaller > 0], smaller[smaller > 0]),
+    )
+
+
+def nominal(plan: Plan, names: Sequence[str], shares: Array) -> float:
+    """Return the parameters that a plan adds as a share of a host without faults; ``shares`` are ``[S, B]``."""
+    return sum(float(shares[slot, names.index(own)]) for slot, own in enumerate(plan) if own is not None)
+
+
+class BanditController:
+    """The controller that grows what a bandit chooses before the first epoch.
+
+    Args:
+        num_envs: E.
+        num_slots: S.
+        learned: the bandit.
+    """
+
+    name = "bandit"
+
+    def __init__(self, num_envs: int, num_slots: int, learned: Learned) -> None:
+        self._learned = learned
+        self._wanted = torch.full((num_envs, num_slots), NOTHING)
+
+    def reset(self, which: Tensor) -> None:
+        self._wanted[which] = NOTHING
+
+    def state_dict(self) -> State:
+        return {"wanted": copied(self._wanted)}
+
+    def load_state_dict(self, state: State) -> None:
+        self._wanted = copied(state["wanted"])
+
+    def act(self, view: EnvView) -> Tensor:
+        fresh = view.history.epoch == 0
+        if fresh.any():
+            self._wanted[fresh] = self._choose(view, fresh)
+        masks, actions = view.observation.masks, waiting(view.state.num_envs)
+        ripe, free = masks.slot[:, OP_FOSSILIZE], masks.slot[:, OP_GERMINATE] & (self._wanted != NOTHING)
+        for env in (ripe | free).any(1).nonzero().flatten().tolist():
+            if ripe[env].any():
+                actions[env] = on_slot(Op.FOSSILIZE, int(ripe[env].long().argmax()))
+                continue
+            slot = int(free[env].long().argmax())
+            actions[env] = germinate(slot, int(self._wanted[env, slot]))
+            self._wanted[env, slot] = NOTHING
+        return actions
+
+    def _choose(self, view: EnvView, which: Tensor) -> Tensor:
+        if view.slot_probes != PROBE_NAMES or view.rents is None:
+            raise ValueError(
+                f"'bandit' reads observation.slot_probes=[{','.join(PROBE_NAMES)}] and observation.price=true"
+            )
+        num_slots = len(view.slot_ids)
+        first = NUM_BASE_FEATURES + NUM_SLOT_FEATURES * num_slots
+        columns = view.observation.features[which, first : first + num_slots * len(PROBE_NAMES)]
+        return self._learned.choose(
+            columns.double().view(-1, num_slots, len(PROBE_NAMES)).numpy(), view.rents[which].numpy()
+        )
+
+
+def build(context: ControllerContext) -> BanditController:
+    """Build the controller from the file of networks that the bandit learns from."""
+    return BanditController(context.num_envs, context.space.num_slots, learned(KNOWN))
+
+
+register_controller("bandit", build)
+
+
+def main() -> None:
+    """Write the networks that the bandit learns from, measuring those that are missing."""
+    from experiments.digits_mixed.landscape import FOUND, Study  # not above: a run needs no study
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=300, help="random plans on training hosts")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    study = Study(FOUND)
+    known, host = study.episodes(options.episodes), study.experiment.host
+    names = study.blueprints
+    whole = sum(value.numel() for _, value in host.named_host_parameters())
+    places = [host.place(slot_id).site for slot_id in study.experiment.slot_ids]
+    sizes = [
+        [sum(value.numel() for value in build_blueprint(family, name, width).parameters()) for name in names]
+        for family, width in places
+    ]
+    shares, hosts = np.array(sizes) / whole, study.hosts("train", study.experiment.config.instances.num_train)
+    pairs = [Pair(plan=plan, instance=hosts[row]) for row, plan in zip(known.hosts, known.plans, strict=True)]
+    own = np.array([score.share for score in study.networks.scores(pairs)])
+    usual = np.array([nominal(plan, names, shares) for plan in known.plans])
+    KNOWN.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        KNOWN,
+        names=np.array(names),
+        shares=shares,
+        smaller=np.divide(own, usual, out=np.zeros_like(own), where=usual > 0),
+        hosts=known.hosts,
+        probes=known.probes,
+        plans=np.array([[NOTHING if own is None else names.index(own) for own in plan] for plan in known.plans]),
+        gains=known.gains,
+    )
+
+
+if __name__ == "__main__":
+    secure()
+    main()

@@ -1,0 +1,46 @@
+"""Shipped controllers are small, say where they come from, and decide as the run that made them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import small_experiment
+
+from esper.config import to_plain
+from esper.experiment.acting import trained_policy
+from esper.experiment.checkpoint import config_of, load_checkpoint, save_checkpoint
+from esper.experiment.shipped import ship, shipped_controllers
+
+MOST_BYTES = 1_000_000
+
+
+def test_a_policy_is_shipped_as_it_was_trained_without_its_training_state(tmp_path: Path) -> None:
+    experiment = small_experiment()
+    policy, normaliser = experiment.policy()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.1)
+    path = tmp_path / "last.pt"
+    config = to_plain(experiment.config)
+    save_checkpoint(path, policy=policy, normaliser=normaliser, iteration=7, config=config, training={"position": 3})
+    shipped = ship(path, "mine", {"seed": 1}, tmp_path)
+    record = load_checkpoint(shipped)
+    assert "training" not in record
+    assert record["origin"] == {"iteration": 7, "seed": 1} == json.loads(shipped.with_suffix(".json").read_text())
+    for old, new in zip((policy, normaliser), trained_policy(record, config_of(record, shipped)), strict=True):
+        assert all(torch.equal(value, new.state_dict()[name]) for name, value in old.state_dict().items())
+
+
+@pytest.mark.parametrize("name", shipped_controllers())
+def test_a_shipped_controller_is_small_and_says_where_it_comes_from(name: str) -> None:
+    path = shipped_controllers()[name]
+    assert path.stat().st_size < MOST_BYTES
+    record = load_checkpoint(path)
+    trained_policy(record, config_of(record, path))
+    origin = record["origin"]
+    assert origin == json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    assert {"command", "commit", "seed", "date", "iteration", "evaluation"} <= set(origin)
+    assert f"`{name}`" in (path.parent / "README.md").read_text(encoding="utf-8")

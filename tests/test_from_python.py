@@ -1,0 +1,82 @@
+"""Esper from Python: its names arrive lazily, and a run is checked, done and read as from the command line."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import SMALL
+from processes import run
+
+import esper
+from esper.config import UsageError
+from esper.experiment.checkpoint import CheckpointError
+from esper.launch.directly import unused
+
+QUIET = (*SMALL, "evaluation.controllers=[learned]", "telemetry.console=off", "telemetry.plots=false")
+
+
+def test_names_arrive_lazily_and_hide_no_module() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(esper.__path__)}
+    assert not modules & set(esper.__all__)
+    assert set(esper._HOMES) == set(esper.__all__)
+    assert all(getattr(esper, name).__name__ == name for name in esper.__all__)
+    run([sys.executable, "-c", "import esper, sys; assert 'torch' not in sys.modules"], check=True)
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        folder = unused(tmp_path / "run")
+        folder.mkdir()
+        names.append(folder.name)
+    assert names == ["run", "run-2", "run-3"]
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_and_its_controller_acts_and_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = esper.compose(*QUIET, "evaluation.num_hosts=3", "evaluation.greedy=hazard")
+    trained = esper.run_training(config)
+    assert trained.path.resolve() == tmp_path / "outputs" / config.name
+    env = esper.build_env(config, "held_out")
+    controller = esper.load_controller(trained.path, env.num_envs)
+    assert "hazard" in controller.state_dict(), "it acts by the rule of its run"
+    observation, episodes = env.reset(), []
+    while not episodes:
+        result = env.step(controller.act(env.view(observation)))
+        observation, episodes = result.observation, result.episodes
+    own = json.loads(trained.result.read_text())["episodes"]["learned"]
+    assert [episode.episode_return for episode in episodes] == [record["return"] for record in own]
+    evaluated = esper.run_evaluation(
+        trained.path, tmp_path / "evaluation", num_hosts=2, controllers=["learned"], sampled=False, console="off"
+    )
+    [row] = json.loads(evaluated.result.read_text())["controllers"]
+    assert (row["name"], row["num_hosts"]) == ("learned", 2)
+
+
+def test_an_environment_of_every_split_has_its_hosts() -> None:
+    config = esper.compose(*QUIET, "instances.num_validation=3", "evaluation.num_hosts=2", "env.mapping=grouped")
+    for split, num_envs in (("train", config.trainer.num_envs), ("validation", 3), ("held_out", 2)):
+        env = esper.build_env(config, split)
+        assert (env.num_envs, {instance.split for instance in env.pool}) == (num_envs, {split})
+
+
+def test_what_cannot_run_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"^telemetry\.loggers: unknown 'x'; choose from"):
+        esper.run_training(esper.compose(*QUIET, "telemetry.loggers=[x]"))
+    with pytest.raises(UsageError, match=r"^resume=auto: from Python the folder of the run is run_dir="):
+        esper.run_training(esper.compose(*QUIET, "resume=auto"))
+    with pytest.raises(UsageError, match=r"^unknown key 'hosts' \(did you mean 'num_hosts'\?\)"):
+        esper.run_evaluation("run", hosts=3)
+    with pytest.raises(UsageError, match=r"^checkpoint"):
+        esper.run_evaluation([])
+    with pytest.raises(CheckpointError, match=r"^controller: 'nobody' is no .*; the shipped ones are digits_pays"):
+        esper.load_controller("nobody")
+    assert list(tmp_path.iterdir()) == []
