@@ -11,6 +11,7 @@ from functools import cache
 from math import gcd
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
@@ -24,6 +25,9 @@ ROW = 64
 SKETCH = 16
 """Channels to which features and gradients of wider maps are reduced before the weight gradient of a convolution."""
 
+POSITIONS = 4096
+"""Positions of wider maps, about, from which the covariance of channels is estimated."""
+
 
 def _dead_channels(x: Tensor, gradient: Tensor) -> Tensor:
     rows = x.movedim(2, -1).flatten(1, -2)  # (E, B*H*W, C): a view of channels-last maps
@@ -35,9 +39,14 @@ def _dead_channels(x: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _effective_rank(x: Tensor, gradient: Tensor) -> Tensor:
-    samples = x.transpose(1, 2).flatten(2)  # (E, C, B*H*W) or (E, C, B*T)
-    centred = samples - samples.mean(dim=2, keepdim=True)
-    covariance = centred @ centred.transpose(1, 2) / centred.shape[2]
+    if _is_wide(x):
+        x = x[:, :: min(x.shape[1], max(1, x.shape[1] * x.shape[3] * x.shape[4] // POSITIONS))]
+        rows = x.movedim(2, -1).flatten(1, -2)  # (E, B*H*W, C), in the order of memory
+        samples = (rows - rows.mean(dim=1, keepdim=True)).transpose(1, 2)
+    else:
+        samples = x.transpose(1, 2).flatten(2)  # (E, C, B*H*W) or (E, C, B*T)
+        samples = samples - samples.mean(dim=2, keepdim=True)
+    covariance = samples @ samples.transpose(1, 2) / samples.shape[2]
     trace = covariance.diagonal(dim1=1, dim2=2).sum(dim=1)
     square = covariance.square().sum(dim=(1, 2))
     return torch.where(square > 0, trace.square() / square.clamp(min=1e-30), 0.0) / x.shape[2]
@@ -80,17 +89,21 @@ def _is_wide(x: Tensor) -> bool:
 
 def _reduced(x: Tensor, axis: str) -> Tensor:
     """Add up channels with random signs, ``[E, B, SKETCH, H, W]``."""
-    return (x.movedim(2, -1) @ _reduction(axis, x.shape[2], x.dtype, x.device)).movedim(-1, 2)
+    total, *others = torch.split(x, SKETCH, dim=2)
+    signs = _signs(axis, x.shape[2], x.dtype, x.device)
+    for number, part in enumerate(others):
+        missing = SKETCH - part.shape[2]
+        whole = F.pad(part, (0, 0, 0, 0, 0, missing)) if missing else part
+        total = torch.addcmul(total, whole, signs[number])
+    return total
 
 
 @cache
-def _reduction(axis: str, channels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a sign for each channel in the column to which it is added, ``[C, SKETCH]``; always the same."""
-    number = torch.arange(channels)
-    signs = torch.zeros(channels, SKETCH, dtype=dtype)
-    drawn = torch.randint(2, (channels,), generator=generator("slot probe", axis, channels))
-    signs[number, number % SKETCH] = (2 * drawn - 1).to(dtype)
-    return signs.to(device)
+def _signs(axis: str, channels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a sign for each channel but the first :data:`SKETCH`, ``[parts, SKETCH, 1, 1]``; always the same."""
+    parts = (channels - 1) // SKETCH
+    drawn = torch.randint(2, (parts, SKETCH, 1, 1), generator=generator("slot probe", axis, channels))
+    return (2 * drawn - 1).to(device, dtype)
 
 
 def _log_scale(norm: Tensor) -> Tensor:
@@ -129,7 +142,8 @@ def slot_probes(features: Sequence[Tensor], gradients: Sequence[Tensor], names: 
 
     * ``dead_channels``: share of channels that are zero on the whole batch;
     * ``effective_rank`` of the activations: participation ratio (tr C)^2 / tr C^2 of their channel covariance, divided
-      by the number of channels;
+      by the number of channels; in maps of more than :data:`SKETCH` channels of every n-th sample, which leaves about
+      :data:`POSITIONS` positions;
     * ``log_gradient_norm``: log10 of the norm of the loss gradient at the slot;
     * ``log_first_order_gain``: log10 of the norm of the loss gradient for a 3x3 convolution that would be added at the
       slot and is zero now, of a linear map in a sequence (the quantity that GradMax, Evci et al. 2022, maximises over

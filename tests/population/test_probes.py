@@ -31,6 +31,16 @@ def test_effective_rank_is_one_over_the_channels_for_copies_and_one_for_independ
     assert probe(independent, independent)["effective_rank"] == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.parametrize("batch_size", [3, 512])
+def test_effective_rank_of_a_wide_map_is_close_to_that_of_the_whole_batch(batch_size: int) -> None:
+    mix = torch.randn(8, 40)  # activations of about rank 8
+    x = (torch.randn(2, batch_size, 16, 16, 8) @ mix).movedim(-1, 2)
+    samples = x.transpose(1, 2).flatten(2)
+    share = [float(1 / each.cov().div(each.cov().trace()).square().sum() / 40) for each in samples]
+    measured = slot_probes([x], [x])[:, 0, PROBE_NAMES.index("effective_rank")]
+    assert measured.tolist() == pytest.approx(share, abs=0.01)
+
+
 def test_only_the_probes_asked_for_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     x, gradient = torch.randn(2, 6, 8, 4, 4), torch.randn(2, 6, 8, 4, 4)
     whole = slot_probes([x, gradient], [gradient, x])
