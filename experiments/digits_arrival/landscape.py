@@ -32,7 +32,7 @@ from esper.runtime.terminal import secure
 from experiments.tables import between_markers
 
 HERE = Path(__file__).parent
-SLOT, BLUEPRINT = 1, "conv_heavy"
+SLOT, BLUEPRINT = 0, "conv_heavy"
 EVERY = 4
 """Epochs from one fixed schedule to the next."""
 
