@@ -17,22 +17,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from esper.blueprints import blueprint_ids
 from esper.config import compose
-from esper.controllers.base import germinate
 from esper.controllers.schedule import PlannedGermination, Schedule
 from esper.envs.instances import Instance, InstancePool
 from esper.envs.records import EnvView, EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.experiment.build import Experiment, build_experiment
-from esper.growth.actions import OP_GERMINATE
 from esper.runtime.devices import keep_freed_memory
 from esper.runtime.rng import derive_seed
 from esper.runtime.terminal import secure
+from experiments.digits_arrival.rivals import MODULE, SLOT, grow_where_the_loss_has_risen
 from experiments.tables import between_markers
 
 HERE = Path(__file__).parent
-SLOT, BLUEPRINT = 0, "conv_heavy"
 EVERY = 4
 """Epochs from one fixed schedule to the next."""
 
@@ -81,17 +78,13 @@ class Timed(Schedule):
     """
 
     def __init__(self, rows: Sequence[Plan], instances: Sequence[Instance]) -> None:
-        self._blueprint = blueprint_ids().index(BLUEPRINT)
         pairs = zip(rows, instances, strict=True)
-        super().__init__([[PlannedGermination(p.start(i), SLOT, self._blueprint)] if p.start else [] for p, i in pairs])
+        super().__init__([[PlannedGermination(p.start(i), SLOT, MODULE)] if p.start else [] for p, i in pairs])
         self._jumps = torch.tensor([plan.jump for plan in rows], dtype=torch.float64)
 
     def act(self, view: EnvView) -> torch.Tensor:
-        actions, losses = super().act(view), view.history.losses
-        jumped = losses[:, -1] > losses[:, -2] + self._jumps  # false before there are two epochs
-        grown = view.state.present.any(dim=1)
-        able = view.observation.masks.slot[:, OP_GERMINATE, SLOT]
-        actions[jumped & ~grown & able] = germinate(SLOT, self._blueprint)
+        actions = super().act(view)
+        grow_where_the_loss_has_risen(actions, view, self._jumps)
         return actions
 
 
@@ -187,7 +180,7 @@ def main() -> None:
         f"Another order moves the return of a plan on a host by {noise:.1f} points (standard deviation)."
     )
     page = HERE / "README.md"
-    page.write_text(between_markers(between_markers(page.read_text(), "rivals", text), "facts", facts))
+    page.write_text(between_markers(between_markers(page.read_text(), "rivals", text), "landscape", facts))
 
 
 if __name__ == "__main__":

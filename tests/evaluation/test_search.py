@@ -159,6 +159,8 @@ def test_extended_plans_fill_one_more_slot_with_what_fits() -> None:
 def test_postponed_plans_stay_within_the_episode() -> None:
     plans = postponed([(step(0, 1),), (step(0, 1), step(1, 1, epoch=3))], num_epochs=6)
     assert [[each.epoch for each in plan] for plan in plans] == [[0], [0, 3], [1], [2], [4], [1, 4], [2, 5]]
+    assert [plan[0].epoch for plan in postponed([(step(0, 1),)], num_epochs=40)] == [0, 1, 2, 4, 8, 16, 32]
+    assert postponed([(step(0, 1),)], num_epochs=1) == [(step(0, 1),)]
 
 
 def test_drawn_parameters_differ_and_neighbours_change_at_most_two_fields() -> None:

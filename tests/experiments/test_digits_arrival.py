@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from helpers import small_env, small_experiment
+from helpers import small_env, small_experiment, undone
 
 from esper.controllers.base import waiting
 from esper.growth import Stage
-from experiments.digits_arrival.landscape import CEILING, SLOT, Plan, Timed, again, plans, rivals, table
+
+with undone():  # tests of the registry are about Esper's own
+    from experiments.digits_arrival import rivals as study
+    from experiments.digits_arrival.landscape import CEILING, Plan, Timed, again, plans, rivals, table
+    from experiments.digits_arrival.rivals import SLOT
 
 
 def test_a_plan_germinates_in_its_epoch_and_a_rule_once_after_the_loss_has_risen() -> None:
@@ -25,6 +32,21 @@ def test_a_plan_germinates_in_its_epoch_and_a_rule_once_after_the_loss_has_risen
         grown.append((env.state.stage[:2, SLOT] != Stage.DORMANT).tolist())
     assert [first for first, _ in grown] == [False, False, True, True, True, True]
     assert [second for _, second in grown] == [False, False, True, True, True, True], "two losses are needed"
+
+
+def test_the_rivals_of_the_study_grow_in_the_best_epoch_and_after_a_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    context: Any = SimpleNamespace(num_envs=3)
+    fixed, rule = study.best_epoch(context), study.RisenLoss(3)
+    assert (fixed.name, rule.name) == ("best_epoch", "risen_loss")
+    monkeypatch.setattr(study, "JUMP", -100.0)  # any two losses
+    for controller, first in ((fixed, study.EPOCH), (rule, 2)):
+        env = small_env(small_experiment("env.num_epochs=18"))
+        observation, grown = env.reset(), []
+        for _ in range(env.num_epochs):
+            observation = env.step(controller.act(env.view(observation))).observation
+            grown.append((env.state.stage[:, SLOT] != Stage.DORMANT).tolist())
+        assert grown[first - 1] == [False] * 3
+        assert grown[first] == [True] * 3
 
 
 def test_plans_are_fixed_relative_or_rules_and_know_the_arrival_of_their_host() -> None:

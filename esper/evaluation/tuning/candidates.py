@@ -18,9 +18,6 @@ from esper.controllers import Choices, GrowthPlan, PlannedGermination
 
 P = TypeVar("P")
 
-LATER_EPOCHS = (1, 2, 4, 8)
-"""Later starting epochs to try for the best plans, besides the first epoch."""
-
 
 def extended(plan: GrowthPlan, compatible: Tensor) -> list[GrowthPlan]:
     """Return the plan itself, and every plan that adds to it one germination at the first epoch: a fitting blueprint in
@@ -40,11 +37,12 @@ def extended(plan: GrowthPlan, compatible: Tensor) -> list[GrowthPlan]:
 
 
 def postponed(plans: Sequence[GrowthPlan], num_epochs: int) -> list[GrowthPlan]:
-    """Return the plans, and each of them with later starts within an episode of ``num_epochs``."""
+    """Return the plans, and each of them 1, 2, 4, 8, … epochs later, within an episode of ``num_epochs``."""
+    delays = [2**power for power in range((num_epochs - 1).bit_length())]
     later = [
         tuple(replace(step, epoch=step.epoch + delay) for step in plan)
         for plan in plans
-        for delay in LATER_EPOCHS
+        for delay in delays
         if all(step.epoch + delay < num_epochs for step in plan)
     ]
     return [*plans, *later]
