@@ -26,6 +26,10 @@ class ActionForm(Protocol):
     def space(self) -> Space[Any]:
         """Actions of one environment."""
 
+    @property
+    def num_choices(self) -> int:
+        """Number of choices n in a row of masks."""
+
     def rows(self, actions: Any) -> Tensor:
         """Translate the actions of E environments to ``int64 [E, 8]`` in head order.
 
@@ -43,6 +47,7 @@ class Flat:
     def __init__(self, slot_ids: Sequence[str], blueprint_ids: Sequence[str]) -> None:
         self.actions = flat_actions(slot_ids, blueprint_ids)
         self.space = Discrete(len(self.actions))
+        self.num_choices = len(self.actions)
 
     def rows(self, actions: Any) -> Tensor:
         return self.actions[_checked(actions, np.array(len(self.actions)))]
@@ -61,6 +66,7 @@ class Factored:
     def __init__(self, slot_ids: Sequence[str], blueprint_ids: Sequence[str]) -> None:
         self.sizes = np.array(head_sizes(len(slot_ids), len(blueprint_ids)))
         self.space = MultiDiscrete(self.sizes)
+        self.num_choices = int(self.sizes.sum())
 
     def rows(self, actions: Any) -> Tensor:
         return torch.from_numpy(_checked(actions, self.sizes))

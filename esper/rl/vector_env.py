@@ -45,7 +45,8 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         overrides: arguments as on the command line of a run: ``["env.num_epochs=10", "reward.rent_weight=2.0"]``.
         actions: ``"flat"``, ``Discrete(1 + S * (B + 3))`` with exact masks, or ``"factored"``, ``MultiDiscrete`` of the
             policy's eight heads, of which some combinations are illegal.
-        observations: ``"box"``, an array of D + S numbers, or ``"dict"``, ``features`` and ``blueprints``.
+        observations: ``"box"``, an array of D + S numbers, or ``"dict"``, ``features``, ``blueprints`` and
+            ``action_mask``.
         split: hosts to grow: ``"train"``, ``"validation"`` or ``"held_out"``, those of an evaluation. Records of hosts
             that are not for training have test accuracy.
 
@@ -90,12 +91,14 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if config.reward.twin is Twin.cached:
             self._twins = self._experiment.twins(num_envs, lambda done, total: None)
         self.num_envs = num_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
+        self.autoreset_mode = AutoresetMode.SAME_STEP
+        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
         slot_ids = self._experiment.slot_ids
         width = config.observation.num_features
         assert width is not None, "nulls are resolved on loading"
         self._actions = action_forms.FORMS[actions](slot_ids, blueprint_ids())
-        self._observations = observation_forms.FORMS[observations](width, len(slot_ids), len(blueprint_ids()))
+        sizes = (width, len(slot_ids), len(blueprint_ids()), self._actions.num_choices)
+        self._observations = observation_forms.FORMS[observations](*sizes)
         self.single_action_space, self.single_observation_space = self._actions.space, self._observations.space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -125,7 +128,7 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 measure_test=self._measure_test,
             )
         self._last = self.growth.reset()
-        return self._observations.of(self._last), {}
+        return self._translated(self._last), {}
 
     def step(
         self, actions: Any
@@ -143,13 +146,13 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         following, ended = result.observation, result.terminated.numpy().copy()
         infos: dict[str, Any] = {"illegal": illegal.numpy(), "_illegal": np.ones(self.num_envs, dtype=np.bool_)}
         if ended.any():
-            final = list(iterate(self.observation_space, self._observations.of(following)))
+            final = list(iterate(self.observation_space, self._translated(following)))
             for record in result.episodes:
                 last = {"final_obs": final[record.environment], "final_info": {"record": record}}
                 infos = self._add_info(infos, last, record.environment)
             following = self.growth.reset(result.terminated)
         self._last, reward = following, result.reward.double().numpy()
-        return self._observations.of(following), reward, ended, np.zeros_like(ended), infos
+        return self._translated(following), reward, ended, np.zeros_like(ended), infos
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return the legal choices of the present state.
@@ -162,6 +165,9 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             ResetNeeded: there was no reset yet.
         """
         return self._actions.masks(self._seen.masks)
+
+    def _translated(self, observation: Observation) -> Any:
+        return self._observations.of(observation, self._actions.masks(observation.masks))
 
     @property
     def _seen(self) -> Observation:
