@@ -13,7 +13,7 @@ from esper.envs.records import EnvView
 from esper.growth.actions import OP_GERMINATE
 
 SLOT, MODULE = 0, blueprint_ids().index("conv_heavy")
-"""What serves all hosts of the preset best."""
+"""Slot and blueprint that are best for almost all hosts of the preset (``landscape.py``)."""
 
 EPOCH = 16
 """Best epoch of a fixed schedule, on validation hosts (``landscape.py``)."""
