@@ -263,6 +263,10 @@ class ObservationConfig:
     slot_probes: list[str] = field(default_factory=list)
     """Statistics of the host at each slot to append, empty slots included: any of dead_channels, effective_rank,
     log_gradient_norm, log_first_order_gain, in this order; [] = the fixed layout only."""
+    probe_every: int = 1
+    """Epochs between measurements of the slot probes, after those of a new host's first batch; in between the last
+    values are observed.
+    """
     price: bool = False
     """Append the price of size, on a logarithmic scale: the points that doubling the host must earn."""
     scale_free: bool = False
@@ -283,6 +287,11 @@ class ObservationConfig:
     def __post_init__(self) -> None:
         if self.slot_probes:
             distinct("observation.slot_probes", self.slot_probes)
+        at_least("observation.probe_every", self.probe_every, 1)
+        if self.probe_every > 1 and not self.slot_probes:
+            raise ValueError(
+                f"observation.probe_every={self.probe_every} needs slot probes: observation.slot_probes=[]"
+            )
         within("observation.contribution_decay", self.contribution_decay, 0, 1)
 
 

@@ -246,7 +246,7 @@ class GrowthEnv(Lifecycle):
             num_steps=training.steps_per_epoch,
             lr=self._lr,
             max_grad_norm=training.max_grad_norm,
-            probes=settings.slot_probes,
+            probes=self.probes_due(),
         )
 
     def _measure(self, stats: EpochStats, ended: Tensor) -> Valuation:

@@ -171,6 +171,10 @@ class Lifecycle:
             configurations=further,
         )
 
+    def probes_due(self) -> tuple[str, ...]:
+        """Return the names of the slot probes that some environment needs at the end of this epoch."""
+        return self.settings.slot_probes if self._due(self.settings.probe_every).any() else ()
+
     def record(self, valuation: Valuation, *, module_norm: Tensor, host_norm: Tensor, probes: Tensor | None) -> None:
         """Record the measurements of an epoch.
 
@@ -178,11 +182,12 @@ class Lifecycle:
             valuation: answers to :meth:`questions`.
             module_norm: ``float [E, S]`` mean gradient norms, NaN where there were none.
             host_norm: ``float [E]``.
-            probes: ``float [E, S, F]``, NaN where not measured; ``None`` without slot probes.
+            probes: ``float [E, S, F]`` of :meth:`probes_due`, NaN where not measured; ``None`` without slot probes.
         """
         state, body = self.state, self._body
         if probes is not None:
-            self.probes = probes if self.probes is None else torch.where(probes.isnan(), self.probes, probes)
+            new = self._due(self.settings.probe_every)[:, None, None] & ~probes.isnan()
+            self.probes = probes if self.probes is None else torch.where(new, probes, self.probes)
         record_parameters(state, body.num_parameters(), body.finite())
         record_gradients(state, module_norm, host_norm, body.num_host_parameters(), self.rules)
         record_contributions(state, valuation.contribution, valuation.interaction, valuation.boost)

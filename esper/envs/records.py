@@ -41,6 +41,7 @@ class EnvSettings:
         reward_scale: fixed factor on rewards.
         param_budget: added parameters, as a multiple of the host's, at which that feature is 1.
         slot_probes: slot probes at the end of observations.
+        probe_every: epochs between their measurements.
         price: observe the price of size, after the slot probes.
         scale_free: observe losses, gradients and times without their scale.
         contribution_decay: factor on freshness per epoch since a contribution was measured.
@@ -62,6 +63,7 @@ class EnvSettings:
     reward_scale: float
     param_budget: float
     slot_probes: tuple[str, ...]
+    probe_every: int
     price: bool
     scale_free: bool
     contribution_decay: float

@@ -109,6 +109,7 @@ def env_settings(config: Config) -> EnvSettings:
         reward_scale=config.reward.scale,
         param_budget=config.slots.param_budget,
         slot_probes=chosen_probes(config.observation.slot_probes),
+        probe_every=config.observation.probe_every,
         price=config.observation.price,
         scale_free=config.observation.scale_free,
         contribution_decay=config.observation.contribution_decay,

@@ -391,6 +391,6 @@ class Grower:
             tell(len(self._slots))
 
     def _probes(self) -> Tensor | None:
-        """Slot probes of the last step, ``[1, S, F]``."""
-        names = self._decider.settings.slot_probes
+        """Slot probes of the last step, ``[1, S, F]``; ``None`` if this epoch measures none."""
+        names = self._lifecycle.probes_due()
         return self._replicas.mean(measure(self._modules.places, names)) if names else None

@@ -105,6 +105,7 @@ CHANGES: dict[str, tuple[str, str]] = {
     "slots.param_budget": ("", "slots.param_budget=1.0"),
     "slots.blueprints": ("", "slots.blueprints=[norm]"),
     "observation.slot_probes": ("", "observation.slot_probes=[effective_rank]"),
+    "observation.probe_every": ("observation.slot_probes=[effective_rank]", "observation.probe_every=3"),
     "observation.scale_free": ("", "observation.scale_free=true"),
     "observation.price": ("reward.rent_weights=[0.5,9]", "observation.price=true"),
     "observation.contribution_decay": ("counterfactual.every=2", "observation.contribution_decay=0.5"),

@@ -97,6 +97,8 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
         ("slots.ids=[r0c0]", "set slots.num_slots=1"),
         ("slots.ids=[r0c0,r0c0,r0c1]", "slots.ids names r0c0 more than once"),
         ("observation.slot_probes=[a,b,a]", "observation.slot_probes names a more than once"),
+        ("observation.probe_every=0", "observation.probe_every must be at least 1, got 0"),
+        ("observation.probe_every=2", "observation.probe_every=2 needs slot probes: observation.slot_probes=[]"),
         ("observation.contribution_decay=2", "observation.contribution_decay must be between 0 and 1, got 2.0"),
         ("counterfactual.every=0", "counterfactual.every must be at least 1, got 0"),
         ("counterfactual.pairs_every=-1", "counterfactual.pairs_every must be at least 0, got -1"),

@@ -449,6 +449,25 @@ def test_chosen_probes_are_the_columns_of_those_names_and_nothing_else_changes(n
         assert torch.equal(ours, theirs[:, columns])
 
 
+@pytest.mark.parametrize("every", [3, 50])
+def test_probes_that_are_measured_less_often_stay_as_they_were_and_nothing_else_changes(
+    every: int,
+) -> None:
+    words = "env.num_epochs=8"
+    full, some = (small_env(small_experiment(words, *more)) for more in ([], [f"observation.probe_every={every}"]))
+    seen = [[env.reset().features] for env in (full, some)]
+    asked = []
+    for epoch in range(8):
+        seen[0].append(full.step(waits(3)).observation.features)
+        asked.append(bool(some.probes_due()))
+        seen[1].append(some.step(waits(3)).observation.features)
+        last = (epoch + 1) // every * every
+        columns = slice(-3 * NUM_PROBES, None)
+        assert torch.equal(seen[1][-1][:, columns], seen[0][last][:, columns])
+        assert torch.equal(seen[1][-1][:, : columns.start], seen[0][-1][:, : columns.start])
+    assert asked == [(epoch + 1) % every == 0 for epoch in range(8)]
+
+
 def test_probes_at_the_reset_see_the_labels_that_the_host_will_be_told() -> None:
     env = small_env(small_experiment("env.num_epochs=2"), families=["label_noise"])
     features = env.reset().features[:, -3 * NUM_PROBES :].reshape(3, 3, NUM_PROBES)

@@ -77,7 +77,9 @@ def test_weights_observations_and_masks_are_those_of_the_engine_in_every_epoch(i
     population = Population(host, host.slot_ids, 1, build_mapping("loop"), dtype=torch.float64)
     values = flatten_parameters(host.segments)[None]
     population.reset([0], values, torch.ones_like(values))
-    settings = env_settings(slot_probes=PROBE_NAMES, pairs_every=2, incubation=incubation, incubate_every=every)
+    settings = env_settings(
+        slot_probes=PROBE_NAMES, probe_every=every, pairs_every=2, incubation=incubation, incubate_every=every
+    )
     engine = Lifecycle(
         Body(population),
         host.slot_ids,
@@ -123,7 +125,7 @@ def test_weights_observations_and_masks_are_those_of_the_engine_in_every_epoch(i
             incubate_every=every,
             num_steps=STEPS,
             lr=LR,
-            probes=PROBE_NAMES,
+            probes=engine.probes_due(),
         )
         for rows in order[0].chunk(STEPS):
             optimizer.zero_grad(set_to_none=every == 1)
