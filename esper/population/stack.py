@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from math import log
 
 import torch
 from torch import Tensor
@@ -181,11 +182,20 @@ def adam_step(
     # Rows that never took a step would divide by zero; they have no update to scale.
     counts = [step.clamp(min=1) for step in steps]
     rates: Sequence[float | Tensor] = [lr] * len(stacks) if isinstance(lr, float | int) else lr
-    sizes = [rate * ok / (1 - beta1**count) for rate, ok, count in zip(rates, taken, counts, strict=True)]
-    roots = [(1 - beta2**count).sqrt() for count in counts]
+    sizes = [rate * ok / _debiased(beta1, count) for rate, ok, count in zip(rates, taken, counts, strict=True)]
+    roots = [_debiased(beta2, count).sqrt() for count in counts]
     denominators = torch._foreach_div(torch._foreach_sqrt(exp_avg_sqs), roots)
     torch._foreach_add_(denominators, ADAM_EPS)
     updates = torch._foreach_div(exp_avgs, denominators)
     torch._foreach_mul_(updates, sizes)
     torch._foreach_sub_([stack.values.detach() for stack in stacks], updates)
     return [norm.squeeze(1) for norm in norms]
+
+
+def _debiased(beta: float, count: Tensor) -> Tensor:
+    """Return ``1 - beta**count``: Adam's correction of a moment that began at 0.
+
+    Not by a power: its vector and scalar paths round differently, as lerp's do. In double precision, so that those of
+    the exponential would be the same after rounding, too.
+    """
+    return -torch.expm1(count.double() * log(beta)).to(count.dtype)

@@ -304,8 +304,8 @@ def test_a_slot_holds_one_module_at_a_time() -> None:
 class TestAdam:
     """One optimizer step for all rows is torch.optim.Adam for each."""
 
-    def stack(self, rows: int) -> Stack:
-        population = populate("loop", range(rows), dtype=torch.float64)
+    def stack(self, rows: int, dtype: torch.dtype = torch.float64) -> Stack:
+        population = populate("loop", range(rows), dtype=dtype)
         return population.hosts
 
     def test_rows_with_step_counts_of_their_own_equal_one_optimizer_each(self) -> None:
@@ -329,6 +329,24 @@ class TestAdam:
             adam_step([stack], [gradient.clone()], lr=0.03)
         expected = torch.stack([parameter.detach() for parameter in parameters])
         torch.testing.assert_close(stack.values.detach(), expected, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_a_row_is_equal_to_the_bit_whatever_other_rows_there_are_after_any_number_of_steps(
+        self, dtype: torch.dtype
+    ) -> None:
+        """Vector instructions take rows in groups, and what is left over alone."""
+        rows, alone = 27, (0, 15, 16, 26)
+        together, apart = self.stack(rows, dtype), [self.stack(1, dtype) for _ in alone]
+        for stack in (together, *apart):
+            stack.values.detach().fill_(1.0)
+            stack.live = None
+        for step in range(400):
+            gradient = torch.sin(torch.full_like(together.values, float(step)))
+            adam_step([together], [gradient.clone()], lr=0.03, max_grad_norm=1.0)
+            for stack in apart:
+                adam_step([stack], [gradient[:1].clone()], lr=0.03, max_grad_norm=1.0)
+        for row, stack in zip(alone, apart, strict=True):
+            assert torch.equal(together.values[row], stack.values[0])
 
     def test_clipping_is_by_owner(self) -> None:
         stack = self.stack(2)
