@@ -340,8 +340,9 @@ class TestAdam:
         for stack in (together, *apart):
             stack.values.detach().zero_()  # so that no small difference is rounded away
             stack.live = None
+        frequencies = torch.arange(1.0, together.values.shape[1] + 1, dtype=dtype).expand_as(together.values)
         for step in range(400):
-            gradient = torch.sin(torch.full_like(together.values, float(step)))
+            gradient = torch.sin(step * frequencies)
             adam_step([together], [gradient.clone()], lr=0.03, max_grad_norm=1.0)
             for stack in apart:
                 adam_step([stack], [gradient[:1].clone()], lr=0.03, max_grad_norm=1.0)
