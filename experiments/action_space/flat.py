@@ -44,7 +44,7 @@ class FlatEnv:
         self.env, self.num_envs = env, env.num_envs
         self._seen = env.reset()
         self._actions = Flat(env.slot_ids, BLUEPRINT_IDS)
-        self._observations = OneBox(self._seen.features.shape[1], NUM_SLOTS, NUM_BLUEPRINTS)
+        self._observations = OneBox(self._seen.features.shape[1], NUM_SLOTS, NUM_BLUEPRINTS, self._actions.num_choices)
         self.single_action_space, self.single_observation_space = self._actions.space, self._observations.space
         self.render_mode = None
         self._returns = np.zeros(self.num_envs)
@@ -52,7 +52,7 @@ class FlatEnv:
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start new episodes, whatever the seed."""
         self._seen, self._returns = self.env.reset(), np.zeros(self.num_envs)
-        return self._observations.of(self._seen), {}
+        return self._seen_in_a_box(), {}
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Advance one epoch; new episodes start with the last."""
@@ -61,11 +61,14 @@ class FlatEnv:
         self._returns += result.reward.numpy()
         infos: dict[str, Any] = {"illegal": np.zeros(self.num_envs, dtype=np.bool_)}
         if ended.any():
-            infos["final_obs"] = self._observations.of(self._seen)
+            infos["final_obs"] = self._seen_in_a_box()
             records = [SimpleNamespace(episode_return=value, num_epochs=NUM_EPOCHS) for value in self._returns]
             infos["final_info"] = {"record": records}
             self.reset()
-        return self._observations.of(self._seen), result.reward.numpy(), ended, np.zeros_like(ended), infos
+        return self._seen_in_a_box(), result.reward.numpy(), ended, np.zeros_like(ended), infos
+
+    def _seen_in_a_box(self) -> Any:
+        return self._observations.of(self._seen, self.action_masks())
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return the legal actions, ``bool [E, n]``."""

@@ -37,6 +37,15 @@ LOGITS = (
     "policy.initial_op_logits.fossilize=2.0",
 )
 """Overrides for a policy that starts by growing and keeping."""
+LEAN = (
+    *CHOICES,
+    *LOGITS,
+    "policy.body=shared",
+    "ppo.ratio=per_head",
+    "ppo.lr=7e-4",
+    "ppo.entropy_multipliers.blueprint=3.0",
+)
+"""Overrides for the recipe ``lean`` of the presets, but for its greedy rule."""
 SETTINGS: dict[str, tuple[str, ...]] = {
     "the preset": (),
     MASKABLE: (),
@@ -44,6 +53,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "initial op logits": LOGITS,
     "choices and logits": (*CHOICES, *LOGITS),
     "choices, logits, 8 minibatches": (*CHOICES, *LOGITS, "ppo.num_minibatches=8"),
+    "the recipe lean": LEAN,
 }
 """Settings, each with overrides of the preset; the first is the reference."""
 

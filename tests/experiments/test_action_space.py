@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from esper.config import compose, to_plain
 from esper.growth.actions import Head, Op
 from esper.growth.flat import flat_actions
 from esper.runtime.rng import generator
 from experiments.action_space.flat import FlatEnv
-from experiments.action_space.study import SETTINGS
+from experiments.action_space.study import LEAN, SETTINGS
 from experiments.surrogate.growth import NUM_EPOCHS, PRESET, Instances
 from experiments.surrogate.learner import recipe
 from experiments.surrogate.simulated import SimulatedEnv
@@ -40,6 +41,12 @@ def test_an_episode_of_flat_actions_is_that_of_their_rows() -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_can_start(name: str) -> None:
     recipe(*SETTINGS[name], preset=PRESET)
+
+
+def test_the_recipe_lean_is_that_of_the_presets() -> None:
+    ours, theirs = recipe(*LEAN, preset=PRESET).config, compose(f"+preset={PRESET}", "recipe=lean")
+    assert to_plain(ours)["policy"] == to_plain(theirs)["policy"]
+    assert to_plain(ours)["ppo"] == to_plain(theirs)["ppo"]
 
 
 def test_the_study_leaves_the_policy_the_choices_of_the_flat_actions() -> None:
