@@ -243,7 +243,7 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(monkeypatch: py
 
 
 REFUSED_DEVICES = """
-import sys, time
+import sys
 from hydra.core.global_hydra import GlobalHydra
 from esper import evaluate, train
 
@@ -260,7 +260,7 @@ for module, *words in (
     except SystemExit as ended:
         print(ended.code, file=sys.stderr)
 heavy = ("esper.policy", "esper.population", "torch._dynamo")
-print(time.process_time(), *(name for name in heavy if name in sys.modules))
+print([name for name in heavy if name in sys.modules])
 """
 
 
@@ -277,9 +277,7 @@ def test_devices_that_are_not_there_are_refused_at_once(tmp_path: Path) -> None:
         f"error: devices=[0,1]: {absent}",
     ]
     assert done.stderr.splitlines() == [line for message in [*said, unknown] for line in (message, "2")]
-    seconds, *heavy = done.stdout.splitlines()[-1].split()
-    assert heavy == []
-    assert float(seconds) < 8
+    assert done.stdout.splitlines()[-1] == "[]", "heavy imports"
     assert list(tmp_path.iterdir()) == []
 
 
