@@ -11,11 +11,13 @@ import pytest
 import torch
 from helpers import small_env, small_experiment, undone
 
+from esper.controllers import PlannedGermination, Schedule
 from esper.controllers.base import waiting
 from esper.growth import Stage
 
 with undone():  # tests of the registry are about Esper's own
     from experiments.digits_arrival import rivals as study
+    from experiments.digits_arrival import timing
     from experiments.digits_arrival.landscape import CEILING, Plan, Timed, again, plans, rivals, table
     from experiments.digits_arrival.rivals import SLOT
 
@@ -47,6 +49,16 @@ def test_the_rivals_of_the_study_grow_in_the_best_epoch_and_after_a_rise(monkeyp
             grown.append((env.state.stage[:, SLOT] != Stage.DORMANT).tolist())
         assert grown[first - 1] == [False] * 3
         assert grown[first] == [True] * 3
+
+
+def test_what_is_kept_is_dated_by_its_germination_and_compared_with_the_arrival() -> None:
+    env = small_env(small_experiment("env.num_epochs=12"))
+    plans = [[PlannedGermination(epoch, SLOT, study.MODULE)] if epoch else [] for epoch in (1, 3, None)]
+    since = timing.kept_since(Schedule(plans), env)
+    assert since[:2].tolist() == [1.0, 3.0]
+    assert np.isnan(since[2])
+    arrivals, kept = np.array([5.0, 1.0, 3.0, 9.0]), np.array([6.0, 2.0, 2.0, np.nan])
+    assert timing.row(7, arrivals, kept) == "| 7 | 3 | 2.0 | 2.0 | 6.0 | 0.87 | +1 | 67 |"
 
 
 def test_plans_are_fixed_relative_or_rules_and_know_the_arrival_of_their_host() -> None:
