@@ -1,6 +1,6 @@
 """Growing hosts as an environment of torchrl.
 
-Axis legend: E = environments, n = flat actions.
+Axis legend: E = environments, D = features, S = slots, n = flat actions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ except ModuleNotFoundError as error:
 class GrowthTorchEnv(EnvBase):  # type: ignore[misc]
     """A :class:`~esper.rl.GrowthVectorEnv` for torchrl, ``batch_size [E]``.
 
-    ``action`` is the index of a flat action, ``action_mask``, ``bool [E, n]``, says which are legal: torchrl's
-    ``ActionMask`` makes random actions legal, ``MaskedCategorical`` those of a policy. The observation after the last
-    step of an episode is its own. Only episodes that have ended can be reset alone.
+    ``action``, ``int64 [E]``, is the index of a flat action, ``action_mask``, ``bool [E, n]``, says which are legal:
+    torchrl's ``ActionMask`` makes random actions legal, ``MaskedCategorical`` those of a policy. Observations are
+    ``features``, ``float32 [E, D]``, and ``blueprints``, ``int64 [E, S]``, as in the vector environment, and
+    ``illegal``, ``bool [E, 1]``, about the last action; ``reward`` is ``float32 [E, 1]``, scaled by ``reward.scale``.
+    The observation after the last step of an episode is its own.
 
     Args:
         num_envs: E.
         options: of :class:`~esper.rl.GrowthVectorEnv`, but for ``actions`` and ``observations``.
+
+    Raises:
+        UsageError: the configuration is refused.
+        ValueError: on a reset, of single hosts whose episode has not ended.
     """
 
     def __init__(self, num_envs: int = 1, **options: Any) -> None:
