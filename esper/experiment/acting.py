@@ -8,6 +8,7 @@ import torch
 
 from esper.blueprints import blueprint_ids
 from esper.config.growth import IsolateUntil
+from esper.config.learning import PolicyConfig
 from esper.config.root import Config
 from esper.envs.features import continuous_features, feature_kinds
 from esper.envs.records import EnvSettings
@@ -18,6 +19,25 @@ from esper.population import chosen_probes
 from esper.runtime.rng import derive_seed
 
 
+def policy_options(policy: PolicyConfig) -> dict[str, Any]:
+    """Return the arguments of a policy that its section of the configuration determines."""
+    return {
+        "embedding_dim": policy.embedding_dim,
+        "encoder_dim": policy.encoder_dim,
+        "lstm_dim": policy.lstm_dim,
+        "head_dim": policy.head_dim,
+        "blueprint_head_dims": policy.blueprint_head_dims,
+        "value_dim": policy.value_dim,
+        "conditional_heads": policy.conditional_heads,
+        "slot_head": policy.slot_head,
+        "critic": policy.critic,
+        "body": policy.body,
+        "slot_depth": policy.slot_depth,
+        "choices": policy.choices.indices(),
+        "initial_op_logits": policy.initial_op_logits.by_op(),
+    }
+
+
 def build_policy(config: Config, num_slots: int, device: torch.device | str = "cpu") -> tuple[GrowthPolicy, Normaliser]:
     """Build a new policy, initialised from the run's seed, and its normaliser.
 
@@ -26,7 +46,7 @@ def build_policy(config: Config, num_slots: int, device: torch.device | str = "c
         num_slots: S.
         device: device of both.
     """
-    policy, probes = config.policy, chosen_probes(config.observation.slot_probes)
+    probes = chosen_probes(config.observation.slot_probes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("policy", config.seed))
         network = GrowthPolicy(
@@ -34,19 +54,7 @@ def build_policy(config: Config, num_slots: int, device: torch.device | str = "c
             len(blueprint_ids()),
             num_probes=len(probes),
             price=config.observation.price,
-            embedding_dim=policy.embedding_dim,
-            encoder_dim=policy.encoder_dim,
-            lstm_dim=policy.lstm_dim,
-            head_dim=policy.head_dim,
-            blueprint_head_dims=policy.blueprint_head_dims,
-            value_dim=policy.value_dim,
-            conditional_heads=policy.conditional_heads,
-            slot_head=policy.slot_head,
-            critic=policy.critic,
-            body=policy.body,
-            slot_depth=policy.slot_depth,
-            choices=policy.choices.indices(),
-            initial_op_logits=policy.initial_op_logits.by_op(),
+            **policy_options(config.policy),
             autocast_dtype=config.amp.dtype,
         )
     seen = num_slots, probes, config.observation.price

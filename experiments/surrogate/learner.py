@@ -17,6 +17,7 @@ from esper.algorithms import PPO, PPOSettings, RolloutBuffer
 from esper.config import compose
 from esper.config.root import Config
 from esper.envs.features import continuous_features, feature_kinds
+from esper.experiment.acting import policy_options
 from esper.experiment.learning import ppo_settings
 from esper.growth.actions import NUM_BLUEPRINTS
 from esper.policy import GrowthPolicy, Normaliser
@@ -55,26 +56,13 @@ def new_policy(
     env: SimulatedEnv, config: Config, seed: int, kind: Callable[..., GrowthPolicy] = GrowthPolicy
 ) -> GrowthPolicy:
     """Build a policy of the configured widths for an environment's slots and probes."""
-    policy, num_slots, num_probes = config.policy, env.num_slots, len(env.world.slot_probes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("policy", seed))
         return kind(
-            num_slots,
+            env.num_slots,
             NUM_BLUEPRINTS,
-            num_probes=num_probes,
-            embedding_dim=policy.embedding_dim,
-            encoder_dim=policy.encoder_dim,
-            lstm_dim=policy.lstm_dim,
-            head_dim=policy.head_dim,
-            blueprint_head_dims=policy.blueprint_head_dims,
-            value_dim=policy.value_dim,
-            conditional_heads=policy.conditional_heads,
-            slot_head=policy.slot_head,
-            critic=policy.critic,
-            body=policy.body,
-            slot_depth=policy.slot_depth,
-            choices=policy.choices.indices(),
-            initial_op_logits=policy.initial_op_logits.by_op(),
+            num_probes=len(env.world.slot_probes),
+            **policy_options(config.policy),
         )
 
 
