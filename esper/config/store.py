@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
 import time
 from collections.abc import Sequence
@@ -139,18 +140,24 @@ def to_yaml(config: Config | EvaluateConfig) -> str:
 
 def from_yaml(text: str, schema: type[Schema]) -> Schema:
     """Load a configuration written by :func:`to_yaml`."""
-    return load(_over(schema, text), schema)
+    return load(_over(schema, _read(text)), schema)
 
 
-def _over(schema: type[Schema], text: str) -> DictConfig:
-    """Merge a configuration written by :func:`to_yaml` over its schema, with that of its kind of host."""
-    root, said = OmegaConf.structured(schema), _read(text)
+def _over(schema: type[Schema], said: DictConfig) -> DictConfig:
+    """Merge a saved configuration over its schema, with that of its kind of host."""
     if OmegaConf.select(said, WIDTH) is not None:  # of the present keys, which arguments may change
         OmegaConf.update(said, WIDTH, None)
     host = OmegaConf.select(said, "host.name")
+    return cast(DictConfig, OmegaConf.merge(_schema_node(schema, None if host is None else schema_of(host)), said))
+
+
+@functools.cache
+def _schema_node(schema: type, host: type[HostConfig] | None) -> DictConfig:
+    """Return a schema as a node, which costs more to make than all that is merged over it: not to be changed."""
+    root = OmegaConf.structured(schema)
     if host is not None:
-        root.host = OmegaConf.structured(schema_of(host))
-    return cast(DictConfig, OmegaConf.merge(root, said))
+        root.host = OmegaConf.structured(host)
+    return cast(DictConfig, root)
 
 
 def _read(text: str) -> DictConfig:
@@ -162,23 +169,21 @@ def _read(text: str) -> DictConfig:
 
 def plain_yaml(text: str) -> dict[str, Any]:
     """Read the output of :func:`to_yaml` as plain values, with defaults for newer keys; not checked."""
-    return cast(dict[str, Any], OmegaConf.to_container(_over(Config, text), enum_to_str=True))
+    return cast(dict[str, Any], OmegaConf.to_container(_over(Config, _read(text)), enum_to_str=True))
 
 
 def with_words(text: str, schema: type[Schema], words: Sequence[Override]) -> Schema:
     """Load a configuration written by :func:`to_yaml`, changed by arguments of the command line."""
-    cfg = _over(schema, text)
+    cfg = _over(schema, _read(text))
     ConfigLoaderImpl._apply_overrides_to_config(list(words), cfg)
     return load(cfg, schema)
 
 
 def from_words(words: Sequence[str], schema: type[Schema]) -> Schema:
     """Load a configuration from ``key=value`` arguments alone."""
-    return load(
-        cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.from_dotlist(list(words)))), schema
-    )
+    return load(_over(schema, OmegaConf.from_dotlist(list(words))), schema)
 
 
 def from_plain(plain: dict[str, Any], schema: type[Schema]) -> Schema:
     """Load a configuration from the plain values of :func:`to_plain`, as checkpoints hold them."""
-    return from_yaml(OmegaConf.to_yaml(OmegaConf.create(plain)), schema)
+    return load(_over(schema, OmegaConf.create(plain)), schema)
