@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from time import process_time
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks.records import Record
 from benchmarks.scale import Scale, experiment_of
 from benchmarks.settings import NUM_CLASSES
-from benchmarks.timing import interleave, records
+from benchmarks.timing import Clock, interleave, records
 from esper.config.root import Config
 from esper.experiment.acting import growth_rules
 from esper.grower import Grower
@@ -127,8 +128,7 @@ def run(scale: Scale) -> list[Record]:
                 per=workload.repeats,
                 samples=sum(len(y) for _, y in workload.batches),
             )
-        contenders, epochs = _ends(_without_statistics(workload))
-        ends = interleave(contenders, scale.grower[0], clock=scale.clock, before=epochs)
+        ends = _ends(_without_statistics(workload), scale)
         name = f"{workload.name}: end_epoch"
         rows = records(ends, section=SECTION, workload=name, hosts=1, floor=next(iter(ends)))
         found += [replace(row, ratio=None) for row in rows]
@@ -215,28 +215,46 @@ def _contenders(workload: Workload) -> dict[str, tuple[str | None, dict[str, Cal
 _KEPT = ((Stage.HOLDING, 0.5), (Stage.FOSSILIZED, 1.0), (Stage.FOSSILIZED, 1.0))
 
 
-def _ends(workload: Workload) -> tuple[dict[str, Callable[[], object]], dict[str, Callable[[], object]]]:
-    """Return ends of epochs whose validation takes no time, and the epochs of training that come before them."""
+def _ends(workload: Workload, scale: Scale) -> dict[str, list[float]]:
+    """Return seconds of ends of epochs, each after an epoch of training, without those of their validation."""
     contenders: dict[str, Callable[[], object]] = {}
     epochs: dict[str, Callable[[], object]] = {}
+    validations = {}
     for name, stage in (("no module", None), ("one developing", Stage.TRAINING), ("one blended", Stage.HOLDING)):
         loop = _grown(workload, stage, incubation="straight_through")
-        contenders[name] = _end_of(loop)
-        epochs[name] = loop.epoch
-    return contenders, epochs
+        validations[name] = _Validation(loop, scale.clock)
+        contenders[name], epochs[name] = validations[name].end, loop.epoch
+    whole = interleave(contenders, scale.grower[0], clock=scale.clock, before=epochs)
+    return {
+        name: [total - part for total, part in zip(seconds, validations[name].seconds[-len(seconds) :], strict=True)]
+        for name, seconds in whole.items()
+    }
 
 
-def _end_of(loop: Loop) -> Callable[[], object]:
-    """Return the end of an epoch with scores that take one small image through the network."""
-    grower, x = loop.grower, loop.batches[0][0][:1, :, :8, :8]
-    assert grower is not None
+class _Validation:
+    """Ends of the epochs of a loop, whose validation is one small image and is timed apart.
+
+    Attributes:
+        seconds: time of validation in each end, however many configurations it compared.
+    """
+
+    def __init__(self, loop: Loop, clock: Clock) -> None:
+        self._loop, self._clock = loop, clock
+        self._image = loop.batches[0][0][:1, :, :8, :8]
+        self.seconds: list[float] = []
+
+    def end(self) -> None:
+        """End an epoch."""
+        assert self._loop.grower is not None
+        self.seconds.append(0.0)
+        self._loop.grower.end_epoch(self._score)
 
     @torch.no_grad()
-    def score() -> Score:
-        loop.network(x)
+    def _score(self) -> Score:
+        began = self._clock()
+        self._loop.network(self._image)
+        self.seconds[-1] += self._clock() - began
         return Score(points=50.0, loss=1.0, accuracy=0.5)
-
-    return lambda: grower.end_epoch(score)
 
 
 def _grown(workload: Workload, stage: Stage | None, alpha: float = 0.5, **options: Any) -> Loop:
@@ -251,9 +269,10 @@ def _grown(workload: Workload, stage: Stage | None, alpha: float = 0.5, **option
         return None
 
     grower = loop.grow(decide, rules=_rules(MANY if stage is Stage.TRAINING else 1), **options)
+    ends = _Validation(loop, process_time)
     while stage is not None and grower.view().slots[GROWING].stage != stage:
         loop.epoch()
-        _end_of(loop)()
+        ends.end()
     return loop
 
 

@@ -84,6 +84,8 @@ def at_target(state: SlotState) -> Tensor:
 def evaluate_gates(state: SlotState, rules: GrowthRules) -> GateResults:
     """Evaluate the gate that each module faces, without changing the state."""
     gate = faced_gate(state)
+    if (gate == NO_GATE).all():
+        return GateResults(gate=gate, reason=torch.full_like(gate, Reason.PASSED))
     healthy = state.gradient_health >= rules.min_gradient_health
     finite = state.parameters_finite
     # The first criterion that fails names the reason. Places go last: only a module that is otherwise ready takes one.

@@ -34,7 +34,8 @@ def _dead_channels(x: Tensor, gradient: Tensor) -> Tensor:
     num_envs, count, channels = rows.shape
     # A maximum over rows as short as the channels is slow; several side by side make a long one.
     beside = gcd(count, max(1, ROW // channels))
-    highest = rows.abs().reshape(num_envs, -1, beside * channels).amax(dim=1)
+    long = rows.reshape(num_envs, -1, beside * channels)
+    highest = torch.maximum(long.amax(dim=1), -long.amin(dim=1))
     return (highest.view(num_envs, beside, channels).amax(dim=1) <= 0).to(x.dtype).mean(dim=1)
 
 
