@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import secrets
 import time
 from collections.abc import Sequence
@@ -71,6 +70,9 @@ def _label(root: DictConfig) -> str:
     label = OmegaConf.select(_hydra(), "runtime.choices.preset") or OmegaConf.select(root, "task.name") or "evaluate"
     label = "+".join(label) if isinstance(label, ListConfig) else str(label)
     return label.replace("/", "_")  # of a preset in a folder of presets
+
+
+_SCHEMA_NODES: dict[tuple[type, type[HostConfig] | None], DictConfig] = {}
 
 
 def register() -> None:
@@ -151,13 +153,14 @@ def _over(schema: type[Schema], said: DictConfig) -> DictConfig:
     return cast(DictConfig, OmegaConf.merge(_schema_node(schema, None if host is None else schema_of(host)), said))
 
 
-@functools.cache
 def _schema_node(schema: type, host: type[HostConfig] | None) -> DictConfig:
-    """Return a schema as a node, which costs more to make than all that is merged over it: not to be changed."""
-    root = OmegaConf.structured(schema)
-    if host is not None:
-        root.host = OmegaConf.structured(host)
-    return cast(DictConfig, root)
+    """Return a schema as a node, made once since that takes longer than to merge over it: not to be changed."""
+    if (schema, host) not in _SCHEMA_NODES:
+        root = OmegaConf.structured(schema)
+        if host is not None:
+            root.host = OmegaConf.structured(host)
+        _SCHEMA_NODES[schema, host] = cast(DictConfig, root)
+    return _SCHEMA_NODES[schema, host]
 
 
 def _read(text: str) -> DictConfig:
