@@ -252,7 +252,7 @@ def together() -> list[dict[str, Any]]:
     """Return the result of each of two ranks."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
         ranks = [
-            processes.enter_context(started([sys.executable, __file__, folder, str(rank)], stdout=subprocess.DEVNULL))
+            processes.enter_context(started([sys.executable, "-m", "tests.runtime.scenarios", folder, str(rank)], stdout=subprocess.DEVNULL))
             for rank in (0, 1)
         ]
         for rank in ranks:  # one that waits for another that has failed hears of it

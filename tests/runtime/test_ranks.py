@@ -18,7 +18,7 @@ Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def pair() -> list[Found]:
+def pair(warm_children: None) -> list[Found]:
     return together()
 
 

@@ -28,7 +28,10 @@ FILE = source(NAME, CONTENT)
 
 
 # pooch leaves the connection of a failed download to the collector: it is called here, where nobody minds.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.usefixtures("warm_children"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,18 +80,9 @@ def test_a_file_is_downloaded_once_and_then_found_without_a_network(
     assert server.requests == [NAME]
 
 
-FETCH = """
-import sys, json, signal
-from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
-from esper.tasks.downloads import Source, fetch
-fetch("toy", Source(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
-"""
-
-
 def start(folder: Path, url: str) -> AbstractContextManager[subprocess.Popen[str]]:
     plain = {"name": FILE.name, "url": FILE.url, "size": FILE.size, "hash": FILE.hash}
-    words = [sys.executable, "-c", FETCH, json.dumps(plain), str(folder), url]
+    words = [sys.executable, "-m", "tests.tasks.fetching", json.dumps(plain), str(folder), url]
     return started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

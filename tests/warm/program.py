@@ -16,6 +16,7 @@ SLOW_TO_IMPORT = (
     "esper.",
     "benchmarks.",
     "examples.",
+    "tests.",
     "torch.distributed.run",
     "submitit.core._submit",
     "joblib.externals.loky.",
