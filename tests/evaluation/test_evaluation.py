@@ -241,6 +241,7 @@ def test_a_tuning_is_kept_and_gives_the_same_controls_again(
     assert 0 < read(finished / "tuning.json")["spent"]["schedule_best"] <= 160
 
 
+@pytest.mark.slow
 def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: EvaluateConfig, tmp_path: Path) -> None:
     """Controls tuned together or in successive evaluations get equal parameters."""
     names, config = ["static_best", "schedule_best", "static_full"], replace(config, num_hosts=2, tuning_epochs=48)
@@ -292,6 +293,7 @@ def test_other_families_may_be_held_out(config: EvaluateConfig, tmp_path: Path) 
     assert not (tmp_path / "tuning.json").exists()
 
 
+@pytest.mark.slow
 def test_of_text_bits_per_byte_stand_beside_accuracy(
     config: EvaluateConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -264,6 +264,7 @@ print([name for name in heavy if name in sys.modules])
 """
 
 
+@pytest.mark.slow
 def test_devices_that_are_not_there_are_refused_at_once(tmp_path: Path) -> None:
     """Every command refuses each in one line, before the imports that only a run needs."""
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}

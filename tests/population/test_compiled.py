@@ -77,6 +77,7 @@ def test_each_part_is_compiled_once_whatever_grows(mapping: str) -> None:
                 population.germinate(environment, epoch % 3, blueprint, BlendAlgorithm(environment % 3), stream)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
 def test_populations_of_one_host_share_what_was_compiled() -> None:
     """Environments of the closing table come and go; only another number of hosts compiles again."""

@@ -193,6 +193,7 @@ def test_the_page_of_one_run_begins_with_its_rivals(tmp_path: Path) -> None:
         assert cell in table
 
 
+@pytest.mark.slow
 def test_fifty_runs_of_fifty_configurations(tmp_path: Path) -> None:
     for number in range(50):
         make_run(tmp_path / "runs" / f"run-{number}", gain=number / 10, trainer__num_envs=number + 1)

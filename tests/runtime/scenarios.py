@@ -251,10 +251,8 @@ def alone() -> dict[str, Any]:
 def together() -> list[dict[str, Any]]:
     """Return the result of each of two ranks."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
-        ranks = [
-            processes.enter_context(started([sys.executable, "-m", "tests.runtime.scenarios", folder, str(rank)], stdout=subprocess.DEVNULL))
-            for rank in (0, 1)
-        ]
+        command = [sys.executable, "-m", "tests.runtime.scenarios", folder]
+        ranks = [processes.enter_context(started([*command, rank], stdout=subprocess.DEVNULL)) for rank in ("0", "1")]
         for rank in ranks:  # one that waits for another that has failed hears of it
             assert rank.wait(LIMIT) == 0
         return [pickle.loads((Path(folder) / f"{rank}.pickle").read_bytes()) for rank in (0, 1)]

@@ -95,6 +95,7 @@ print(int(done), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
+@pytest.mark.slow
 def test_freed_memory_is_taken_again_without_asking_the_system() -> None:
     """A page that comes from the system faults on its first touch."""
     printed = run([sys.executable, "-c", FAULTS], check=True).stdout

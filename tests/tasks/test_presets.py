@@ -40,6 +40,7 @@ def run(run_dir: Path, *words: str) -> None:
     assert ("charts/final_bits_per_byte" in line) == ("charts/never_bits_per_byte" in line) == text
 
 
+@pytest.mark.slow
 def test_cifar10_runs_on_an_archive_that_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = cifar_archive(cifar10.PYTHON)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -50,6 +51,7 @@ def test_cifar10_runs_on_an_archive_that_is_downloaded(tmp_path: Path, monkeypat
         assert server.requests == [cifar10.PYTHON.source.name]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
 def test_fashion_mnist_runs_on_the_real_images(tmp_path: Path) -> None:
     run(tmp_path / "run", "+preset=fashion_mnist", *QUICK, *TINY)
@@ -59,6 +61,7 @@ def test_textbook_runs_on_real_english(tmp_path: Path) -> None:
     run(tmp_path / "run", "+preset=textbook", *QUICK, *TINY_TEXT)
 
 
+@pytest.mark.slow
 def test_tinystories_run_on_raw_text(tmp_path: Path) -> None:
     story = "Once upon a time there was a small host. It had a slot, and it grew.\n<|endoftext|>\n"
     for name, count in (("TinyStories-train.txt", 200), ("TinyStories-valid.txt", 100)):

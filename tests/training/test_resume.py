@@ -119,7 +119,7 @@ def test_iterations_and_as_many_more_are_twice_as_many(whole: Path, tmp_path: Pa
     assert (run_dir / "config.yaml").read_text() == (whole / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("part", ["compare", "training_report"])
+@pytest.mark.parametrize("part", ["compare", pytest.param("training_report", marks=pytest.mark.slow)])
 def test_a_run_that_was_interrupted_after_its_loop_only_compares(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -182,16 +182,21 @@ def test_a_failed_run_goes_on_too(whole: Path, tmp_path: Path, monkeypatch: pyte
     assert different_runs(whole, run_dir) == []
 
 
+def slowly(*words: str) -> Any:
+    """Words that one of the fast tests resembles."""
+    return pytest.param(words, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(("amp=fp16",), marks=NEEDS_FP16),
-        ("env.mapping=loop", "reward.twin=none", "slots.max_seeds=2"),
+        pytest.param(("amp=fp16",), marks=(NEEDS_FP16, pytest.mark.slow)),
+        slowly("env.mapping=loop", "reward.twin=none", "slots.max_seeds=2"),
         ("reward.family=contribution", "counterfactual.shapley_permutations=4", "observation.slot_probes=[]"),
-        ("policy.body=shared", "observation.scale_free=true"),
+        slowly("policy.body=shared", "observation.scale_free=true"),
         ("imitation.controller=random", "imitation.iterations=3"),
-        ("imitation.controller=schedule", "imitation.iterations=2", "algorithm=a2c"),
-        ("ppo.anneal_lr=true", "ppo.anneal_iterations=4", "+instances.families={label_noise+lr_times_3: 5}"),
+        slowly("imitation.controller=schedule", "imitation.iterations=2", "algorithm=a2c"),
+        slowly("ppo.anneal_lr=true", "ppo.anneal_iterations=4", "+instances.families={label_noise+lr_times_3: 5}"),
     ],
 )
 def test_what_else_has_a_state_goes_on_too(

@@ -235,6 +235,7 @@ def test_schedules_of_entropy_and_learning_rate_reach_the_update(tmp_path: Path)
     assert [record["charts/learning_rate"] for record in metrics] == used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amp", ["bf16", pytest.param("fp16", marks=NEEDS_FP16)])
 def test_half_precision_runs_end_to_end_and_repeats(tmp_path: Path, amp: str) -> None:
     for name in ("first", "second"):
