@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from esper.runtime.controller_names import LEARNED
 from esper.runtime.records import read_jsonl
 from esper.views.drawing import Figure
 from esper.views.palette import look
+from esper.views.plots import legend_above, save, style
 from experiments.jobs import Job
 from experiments.tables import between_markers, interval, write_rows
 
@@ -216,27 +217,32 @@ def _number(value: float | None, spec: str) -> str:
     return "–" if value is None else f"{value:{spec}}"
 
 
-def learning_curves(jobs: Sequence[Job], result: dict[str, Any], path: Path) -> None:
-    """Plot training return against environment epochs, one line per run seed, with the held-out returns of controls."""
+def learning_curves(rows: Sequence[dict[str, Any]], levels: Mapping[str, float], path: Path) -> None:
+    """Plot training return against environment epochs, one line per run seed, with the held-out returns of controls.
+
+    Args:
+        rows: result of :func:`curves`.
+        levels: held-out returns by controller.
+        path: PNG to write.
+    """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    levels = {row["name"]: row["episode_return"]["estimate"] for row in result["controllers"]}
-    for name, style in LEVELS:
+    style(axes)
+    for name, line in LEVELS:
         if name in levels:
             label = f"{name} (held-out)"
-            axes.axhline(levels[name], color=look(name).colour, linestyle=style, linewidth=1, label=label)
-    for number, one in enumerate(jobs):
-        records = read_jsonl(one.folder / "metrics.jsonl")
-        epochs = np.array([record["charts/env_epochs"] for record in records]) / 1000
-        returns = np.array([record["charts/episodic_return"] for record in records], dtype=float)
+            axes.axhline(levels[name], color=look(name).colour, linestyle=line, linewidth=1, label=label)
+    for number in sorted({row["run"] for row in rows}):
+        own = [row for row in rows if row["run"] == number]
+        epochs = np.array([row["env_epochs"] for row in own]) / 1000
+        returns = np.array([row["episodic_return"] for row in own], dtype=float)
         width = max(1, len(returns) // 20)
         smooth = np.convolve(returns, np.ones(width) / width, mode="valid")
         label = None if number else f"{LEARNED} (training)"
         axes.plot(epochs[width - 1 :], smooth, color=look(LEARNED).colour, alpha=0.7, label=label)
     axes.set(xlabel="environment epochs, thousands", ylabel="return, points")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="best")
-    figure.savefig(path, dpi=150)
+    legend_above(axes, 3, size=8)
+    save(figure, path)
 
 
 def curves(jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -322,12 +328,14 @@ def reproduce(
     for name, content in parts.items():
         text = between_markers(text, name, content)
     study.page.write_text(text)
-    learning_curves(jobs, result, study.page.with_name("learning_curves.png"))
+    trained_curves = curves(jobs)
+    levels = {row["name"]: row["episode_return"]["estimate"] for row in result["controllers"]}
+    learning_curves(trained_curves, levels, study.page.with_name("learning_curves.png"))
     for name in FIGURES:
         shutil.copyfile(folder / "plots" / name, study.page.with_name(name))
     for name in TABLES:
         shutil.copyfile(folder / name, study.page.with_name(name))
-    write_rows(study.page.with_name("curves.csv"), curves(jobs))
+    write_rows(study.page.with_name("curves.csv"), trained_curves)
     print(parts["table"])
     return result
 

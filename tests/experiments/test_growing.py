@@ -26,6 +26,7 @@ from experiments.growth_pays.reproduce import STUDY as PAYS
 from experiments.jobs import Job
 from experiments.natural.reproduce import STUDY as NATURAL
 from experiments.one_slot.reproduce import STUDY as ONE_SLOT
+from experiments.redraw import redraw
 from experiments.scaffold.reproduce import STUDY as SCAFFOLD
 from experiments.surrogate.growth import PRESET
 from experiments.surrogate.learner import recipe
@@ -63,11 +64,14 @@ def test_a_study_is_made_from_nothing_and_nothing_of_it_twice(
     assert text.count("| learned |") == 4, "a row and a head for seen and for unseen families"
     assert "| 0 |" in text
     pictures = {"learning_curves.png", "frontier.png", "choices_learned.png"}
+    drawn = {path.name: path.read_bytes() for path in redraw(TINY.page.parent)}
+    assert set(drawn) == pictures - {"choices_learned.png"}
+    assert make() == result
+    assert {name: TINY.page.with_name(name).read_bytes() for name in drawn} == drawn, "tables suffice for pictures"
     numbers = {"controllers.csv", "hosts.csv", "curves.csv", "unseen_controllers.csv", "unseen_hosts.csv"}
     assert pictures | numbers <= {path.name for path in TINY.page.parent.iterdir()}
     made = {path: path.stat().st_mtime_ns for path in TINY.runs.rglob("result.json")}
     assert len(made) == 5, "a run, two searches, two evaluations"
-    assert make() == result
     assert TINY.page.read_text() == text
     assert {path: path.stat().st_mtime_ns for path in TINY.runs.rglob("result.json")} == made
 
