@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -64,3 +65,10 @@ def test_every_command_is_a_script_too() -> None:
     commands = {"train", "evaluate", "export", "report", "watch", "dashboard"}
     assert scripts == {f"esper-{name}": f"esper.launch.begin:{name}" for name in commands}
     assert all(callable(getattr(begin, name)) for name in commands)
+
+
+def test_the_site_shows_what_docstrings_refer_to_without_the_names_of_roles() -> None:
+    show = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))["on_page_content"]
+    assert show("as :func:<code>esper.compose</code> or :meth:<code>step</code>: yes") == (
+        "as <code>esper.compose</code> or <code>step</code>: yes"
+    )
