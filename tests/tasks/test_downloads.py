@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from processes import LIMIT, started, wait_for
 
 from esper.tasks.downloads import CHUNK, DataError, Source, fetch, unpack
 from tests.tasks.archives import Server, left_in, serving, source, tar
+from tests.warm import WarmPython
 
 CONTENT = bytes(range(256)) * 800
 NAME = "images.gz"
@@ -124,11 +126,12 @@ def test_what_a_killed_process_leaves_is_never_taken_for_the_file(server: Server
     assert left_in(tmp_path) == {NAME}
 
 
-def test_an_interrupted_download_leaves_nothing(server: Server, tmp_path: Path) -> None:
+def test_an_interrupted_download_leaves_nothing(server: Server, tmp_path: Path, warm_python: WarmPython) -> None:
     server.held.clear()
     with start(tmp_path, server.url) as process:
         wait_for(lambda: any(path.is_file() and path.stat().st_size for path in tmp_path.rglob("*/*")))
-        process.send_signal(signal.SIGINT)
+        # Not to the process that was started, which would ignore it where these tests are a shell's background job.
+        os.kill(warm_python.process_of(process.pid), signal.SIGINT)
         _, error = process.communicate(timeout=LIMIT)
     assert "KeyboardInterrupt" in error
     assert left_in(tmp_path) == set()
