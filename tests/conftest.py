@@ -16,6 +16,10 @@ from hypothesis import settings
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
+from hydra import compose
+from omegaconf import DictConfig
+
+from esper.config.hosts import HOST_GROUP
 
 pytest_plugins = ["command_line", "tests.warm"]
 
@@ -34,6 +38,23 @@ def own_cache() -> Iterator[None]:
         os.environ["ESPER_CACHE_DIR"] = folder
         yield
         del os.environ["ESPER_CACHE_DIR"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once() -> Iterator[None]:
+    """Compose equal words once in a process: it takes longer than many a test, and files of ``conf`` do not change."""
+    composed: dict[object, DictConfig] = {}
+
+    def memoized(name: str, overrides: list[str]) -> DictConfig:
+        hosts = tuple((host, id(schema)) for host, schema in HOST_GROUP.items())
+        key = (name, tuple(overrides), hosts)
+        if key not in composed:
+            composed[key] = compose(name, overrides=overrides)
+        return composed[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("esper.config.store.hydra_compose", memoized)
+        yield
 
 
 FIRST = (

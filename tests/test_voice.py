@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ RIDDLES = re.compile(
 OF_PYTORCH = {"forward", "backward", "setup_context"}
 """Names of methods that the docstring of their class explains."""
 
-MODULES = {path: ast.parse(path.read_text("utf-8")) for tree in TREES for path in sorted((ROOT / tree).rglob("*.py"))}
 PAGES = [
     *ROOT.glob("*.md"),
     *(page for tree in ("docs", "conf", *TREES) for page in sorted((ROOT / tree).rglob("*.md"))),
@@ -43,30 +42,36 @@ def docstrings(node: ast.AST) -> Iterator[str]:
             yield " ".join(text.split())
 
 
-DEFINITIONS = [(path, name, node) for path, tree in MODULES.items() for name, node in definitions(tree)]
+@pytest.fixture(scope="module")
+def everything() -> list[tuple[Path, str, ast.AST]]:
+    """Definitions of all files, with their paths and names."""
+    paths = [path for tree in TREES for path in sorted((ROOT / tree).rglob("*.py"))]
+    return [(path, name, node) for path in paths for name, node in definitions(ast.parse(path.read_text("utf-8")))]
 
 
 @pytest.mark.parametrize("fault", [QUESTIONS.match, RIDDLES.search], ids=["question", "riddle"])
-def test_docstrings_open_without_a_question_and_hold_no_riddle(fault: object) -> None:
+def test_docstrings_open_without_a_question_and_hold_no_riddle(
+    everything: list[tuple[Path, str, ast.AST]], fault: Callable[[str], object]
+) -> None:
     found = [
         f"{path.relative_to(ROOT)} {name}: {text[:80]}"
-        for path, name, node in DEFINITIONS
+        for path, name, node in everything
         for text in docstrings(node)
         if fault(text)
     ]
     assert not found
 
 
-def test_everything_public_has_a_docstring() -> None:
+def test_everything_public_has_a_docstring(everything: list[tuple[Path, str, ast.AST]]) -> None:
     """Definitions in examples and tests need none, nor do methods that a Protocol or a base class documents."""
     described = {
         name.rpartition(".")[2]
-        for _, name, node in DEFINITIONS
+        for _, name, node in everything
         if "." in name and isinstance(node, ast.FunctionDef) and ast.get_docstring(node)
     }
     missing = [
         f"{path.relative_to(ROOT)} {name}"
-        for path, name, node in DEFINITIONS
+        for path, name, node in everything
         if not (path.relative_to(ROOT).parts[0] in ("examples", "tests") and (name or path.name == "__init__.py"))
         and not re.search(r"(^|\.)_", name)
         and not ast.get_docstring(node)

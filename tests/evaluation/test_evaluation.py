@@ -128,6 +128,8 @@ def test_a_foreign_tuning_is_refused_by_name(config: EvaluateConfig, tmp_path: P
         check(replace(config, tuning=str(path)))
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("evaluation")
 def test_a_tuning_of_another_experiment_is_refused(config: EvaluateConfig, finished: Path, tmp_path: Path) -> None:
     """Only keys that training does not depend on may differ: held-out instances, and the mapping."""
     tuning = str(finished / "tuning.json")
@@ -242,6 +244,7 @@ def test_a_tuning_is_kept_and_gives_the_same_controls_again(
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("evaluation")
 def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: EvaluateConfig, tmp_path: Path) -> None:
     """Controls tuned together or in successive evaluations get equal parameters."""
     names, config = ["static_best", "schedule_best", "static_full"], replace(config, num_hosts=2, tuning_epochs=48)
@@ -294,6 +297,7 @@ def test_other_families_may_be_held_out(config: EvaluateConfig, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("evaluation")
 def test_of_text_bits_per_byte_stand_beside_accuracy(
     config: EvaluateConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def outcome(record: dict[str, Any], path: Path, num_slots: int) -> str:
     return found[0]
 
 
+@pytest.mark.slow
 def test_the_table_in_the_documentation_is_what_happens(tmp_path: Path) -> None:
     rows = ["| policy of ↓, loaded into → | " + " | ".join(_slots(n) for n in SLOT_COUNTS) + " |"]
     rows.append("|---|" + "---|" * len(SLOT_COUNTS))

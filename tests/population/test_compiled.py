@@ -132,6 +132,7 @@ def test_machine_code_agrees_with_the_loop_and_does_not_depend_on_the_place(mapp
 # ----------------------------------------------------------------------------------------------------- in the benchmark
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
 def test_the_fastest_mapping_competes_with_itself_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune, "BUDGET_SECONDS", 0.0)

@@ -270,6 +270,7 @@ def test_bits_per_byte_are_shown_of_text_and_of_nothing_else(tmp_path: Path) -> 
     assert float(row["test_bits"]) == 3.25
 
 
+@pytest.mark.slow
 def test_slot_timelines_come_from_events_unless_the_run_drew_one(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a")
     assert report(tmp_path / "runs") == 0

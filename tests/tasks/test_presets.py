@@ -57,6 +57,7 @@ def test_fashion_mnist_runs_on_the_real_images(tmp_path: Path) -> None:
     run(tmp_path / "run", "+preset=fashion_mnist", *QUICK, *TINY)
 
 
+@pytest.mark.slow
 def test_textbook_runs_on_real_english(tmp_path: Path) -> None:
     run(tmp_path / "run", "+preset=textbook", *QUICK, *TINY_TEXT)
 

@@ -194,7 +194,7 @@ def slowly(*words: str) -> Any:
         slowly("env.mapping=loop", "reward.twin=none", "slots.max_seeds=2"),
         ("reward.family=contribution", "counterfactual.shapley_permutations=4", "observation.slot_probes=[]"),
         slowly("policy.body=shared", "observation.scale_free=true"),
-        ("imitation.controller=random", "imitation.iterations=3"),
+        slowly("imitation.controller=random", "imitation.iterations=3"),
         slowly("imitation.controller=schedule", "imitation.iterations=2", "algorithm=a2c"),
         slowly("ppo.anneal_lr=true", "ppo.anneal_iterations=4", "+instances.families={label_noise+lr_times_3: 5}"),
     ],
