@@ -36,6 +36,7 @@ def _needed(name: str) -> dict[str, object]:
     return {"target": "a:b", "slots": ["c"]} if name == "custom" else {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", sorted(path.stem for path in (CONF_DIR / "host").glob("*.yaml")))
 def test_every_host_trains_one_step_with_something_growing(host: str) -> None:
     config = compose(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import re
 from pathlib import Path
@@ -28,6 +29,9 @@ MODULES = (
     esper.config.root,
     esper.config.wandb,
 )
+
+
+DEFAULTS = OmegaConf.structured(Config)
 
 
 def schema_classes() -> list[ast.ClassDef]:
@@ -145,7 +149,7 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
 )
 def test_impossible_values_are_refused_by_key_and_value(override: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        load(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist([override])), Config)
+        load(OmegaConf.merge(DEFAULTS, OmegaConf.from_dotlist([override])), Config)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -170,7 +174,7 @@ def test_counts_that_no_machine_has_room_or_time_for_are_refused_by_key(count: i
     del changes["observation.num_blueprints"]  # which only a build can check: plugins may add some
     assert len(changes) > 30
     for key, value in changes.items():
-        cfg = OmegaConf.structured(Config)
+        cfg = copy.deepcopy(DEFAULTS)
         OmegaConf.update(cfg, key, value)
         with pytest.raises(ValueError, match=rf"^{re.escape(key)}\b.*{count}"):
             load(cfg, Config)

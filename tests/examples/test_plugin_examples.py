@@ -70,6 +70,7 @@ def test_every_seam_has_a_short_example() -> None:
     assert {name: count for name in NAMES if (count := code_lines(FOLDER / f"{name}.py")) > MOST_LINES} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_an_example_registers_takes_part_in_a_run(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

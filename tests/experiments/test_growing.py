@@ -105,6 +105,7 @@ def _interval(row: dict[str, str], name: str) -> dict[str, float] | None:
     return {part: float(row[column]) for part, column in parts.items()} if row[name] else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group, settings in GROUPS.items() for name in settings])
 def test_a_setting_of_the_surrogate_can_start(group: str, name: str) -> None:
     recipe(*GROUPS[group][name], preset=PRESET)

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 NUM_SECTIONS = 4
-TRACED = [pytest.param(name, marks=pytest.mark.slow if "vmap" in name else ()) for name in COMPILED_MAPPINGS]
+TRACED = [pytest.param(name, marks=() if "matmul" in name else pytest.mark.slow) for name in COMPILED_MAPPINGS]
 """Tracing through vmap takes the longest."""
 
 
