@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def load_controller(
 def ship(checkpoint: Path, name: str, origin: Mapping[str, Any], folder: Path = FOLDER) -> Path:
     """Write a policy as a shipped controller, and its provenance beside it as JSON.
 
+    Heads that have a single choice take no room: their parameters, which have no effect, are zeros of one number.
+
     Args:
         checkpoint: checkpoint of a training run. Its training state is left out.
         name: name of the controller.
@@ -83,7 +86,12 @@ def ship(checkpoint: Path, name: str, origin: Mapping[str, Any], folder: Path = 
         CheckpointError: the checkpoint cannot be used.
     """
     record = load_checkpoint(checkpoint)
-    policy, normaliser = trained_policy(record, config_of(record, checkpoint))
+    config = config_of(record, checkpoint)
+    policy, normaliser = trained_policy(record, config)
+    for head, choices in asdict(config.policy.choices).items():
+        if len(choices) == 1:
+            for parameter in policy.heads.networks[head].parameters():
+                parameter.data = parameter.new_zeros(()).expand(parameter.shape)
     told = {"iteration": record["iteration"], **origin}
     path = folder / f"{name}.pt"
     save_checkpoint(

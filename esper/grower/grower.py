@@ -60,7 +60,7 @@ class Grower:
         slots: paths of the submodules behind which modules may grow, in the order in which they run. Each returns
             ``[B, C, H, W]``, ``[B, T, C]`` or ``[B, C]``, or a tuple that begins with such a feature.
         controller: source of decisions: ``"heuristic"``, ``"never"``, ``"random"``, the name of a shipped controller
-            (``"digits_pays"``, for three slots of maps), a run folder or checkpoint (for as many slots as it was
+            (``"digits_pays"``, for slots with maps), a run folder or checkpoint (for as many slots as it was
             trained on, or with ``policy.body=shared`` for any number), a
             :class:`~esper.controllers.base.Controller`, or a function of the :class:`~esper.grower.views.GrowthView`
             that returns a :class:`~esper.growth.actions.FactoredAction` or ``None`` to wait.

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import small_experiment
+from helpers import small_env, small_experiment
 
 from esper.config import to_plain
 from esper.experiment.acting import trained_policy
 from esper.experiment.checkpoint import config_of, load_checkpoint, save_checkpoint
-from esper.experiment.shipped import ship, shipped_controllers
+from esper.experiment.shipped import load_controller, ship, shipped_controllers
 
 MOST_BYTES = 1_000_000
 
@@ -32,6 +32,26 @@ def test_a_policy_is_shipped_as_it_was_trained_without_its_training_state(tmp_pa
     assert record["origin"] == {"iteration": 7, "seed": 1} == json.loads(shipped.with_suffix(".json").read_text())
     for old, new in zip((policy, normaliser), trained_policy(record, config_of(record, shipped)), strict=True):
         assert all(torch.equal(value, new.state_dict()[name]) for name, value in old.state_dict().items())
+
+
+def test_heads_with_a_single_choice_take_no_room_and_what_is_shipped_acts_as_before(tmp_path: Path) -> None:
+    experiment = small_experiment("recipe=lean")
+    policy, normaliser = experiment.policy()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape))
+    path, config = tmp_path / "last.pt", to_plain(experiment.config)
+    save_checkpoint(path, policy=policy, normaliser=normaliser, iteration=1, config=config)
+    shipped = ship(path, "mine", {}, tmp_path)
+    assert shipped.stat().st_size < 0.9 * path.stat().st_size
+    env = small_env(experiment)
+    observation = env.reset()
+    before, after = (load_controller(source, env.num_envs) for source in (path, shipped))
+    for _ in range(6):
+        view = env.view(observation)
+        actions = before.act(view)
+        assert torch.equal(actions, after.act(view))
+        observation = env.step(actions).observation
 
 
 @pytest.mark.parametrize("name", shipped_controllers())

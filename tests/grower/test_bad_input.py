@@ -283,8 +283,11 @@ def test_prices_of_size(tmp_path: Path) -> None:
         refused("rent_weight=.* must be a number from 0 on", rent_weight=wrong)
 
 
-def test_a_shipped_controller_takes_three_slots_with_maps() -> None:
-    refused("controller: digits_pays was trained for 3 slots, and slots names 1: name 3", controller="digits_pays")
+def test_a_shipped_controller_takes_any_number_of_slots_with_maps() -> None:
+    for slots in (["stem"], ["stem", "body.0"]):
+        model = net()
+        grown = grower(model, torch.optim.SGD(model.parameters(), lr=0.1), "digits_pays", slots=slots, rules=None)
+        assert [*grown.view().slots] == slots
     message = r"controller: digits_pays was trained on features \[B, C, H, W\], and '{}' returns \[B, {}C\]"
     refused(message.format("first", ""), slots=["first", "second", "narrow"], controller="digits_pays")
     model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)))
