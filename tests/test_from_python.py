@@ -60,6 +60,13 @@ def test_a_run_is_trained_and_its_controller_acts_and_is_evaluated(
     assert (row["name"], row["num_hosts"]) == ("learned", 2)
 
 
+def test_a_configuration_from_python_is_named_by_its_preset() -> None:
+    config = esper.compose("+preset=smoke", "seed=3")
+    assert config.name.startswith("smoke-seed3-")
+    assert config.wandb.group == "smoke"
+    assert esper.compose().name.startswith("digits-seed0-")
+
+
 def test_an_environment_of_every_split_has_its_hosts() -> None:
     config = esper.compose(*QUIET, "instances.num_validation=3", "evaluation.num_hosts=2", "env.mapping=grouped")
     for split, num_envs in (("train", config.trainer.num_envs), ("validation", 3), ("held_out", 2)):
@@ -69,6 +76,15 @@ def test_an_environment_of_every_split_has_its_hosts() -> None:
 
 def test_what_cannot_run_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for word, message in (
+        ("+preset=smok", r"preset: unknown 'smok' \(did you mean 'smoke'\?\)"),
+        ("ppo.lr=abc", "ppo.lr must be a number, got 'abc'"),
+        ("ppo.ent_coeff=1", r"unknown key 'ppo.ent_coeff' \(did you mean 'ent_coef'\?\)"),
+        ("preset=smoke", r"preset is added with a plus: \+preset=<name>"),
+        ("ppo.lr=-1", "ppo.lr must be above 0, got -1.0"),
+    ):
+        with pytest.raises(UsageError, match=f"^{message}[^\n]*$"):
+            esper.compose(word)
     with pytest.raises(UsageError, match=r"^telemetry\.loggers: unknown 'x'; choose from"):
         esper.run_training(esper.compose(*QUIET, "telemetry.loggers=[x]"))
     with pytest.raises(UsageError, match=r"^resume=auto: from Python the folder of the run is run_dir="):

@@ -6,6 +6,7 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,7 +19,7 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from esper.config.errors import unknown_key
+from esper.config.errors import refused, unknown_key
 from esper.config.evaluate import EvaluateConfig
 from esper.config.hosts import HOST_GROUP, HostConfig, schema_of
 from esper.config.hydra_private import ConfigLoaderImpl
@@ -37,6 +38,10 @@ WIDTH = "observation.num_features"
 # Once per process, so that the folder that was checked before a run is the folder that the run gets.
 # The random suffix distinguishes runs that start in the same second.
 _STARTED = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+_preset: ContextVar[str | None] = ContextVar("preset", default=None)
+"""The preset of a configuration that is composed from Python, where Hydra's record of choices is not at hand."""
 
 
 def _run_name(*, _root_: DictConfig) -> str:
@@ -67,7 +72,8 @@ def _hydra() -> DictConfig:
 
 def _label(root: DictConfig) -> str:
     """Return preset, task, or evaluate."""
-    label = OmegaConf.select(_hydra(), "runtime.choices.preset") or OmegaConf.select(root, "task.name") or "evaluate"
+    preset = OmegaConf.select(_hydra(), "runtime.choices.preset") or _preset.get()
+    label = preset or OmegaConf.select(root, "task.name") or "evaluate"
     label = "+".join(label) if isinstance(label, ListConfig) else str(label)
     return label.replace("/", "_")  # of a preset in a folder of presets
 
@@ -117,9 +123,18 @@ def _check_keys(node: DictConfig, schema: type, prefix: str = "") -> None:
 
 
 def compose(*overrides: str) -> Config:
-    """Compose and load a configuration outside an entry point: ``compose("+preset=digits", "seed=1")``."""
-    with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE):
-        return load(hydra_compose(CONFIG_NAME, overrides=list(overrides)), Config)
+    """Compose and load a configuration outside an entry point: ``compose("+preset=digits", "seed=1")``.
+
+    Raises:
+        UsageError: an argument is not understood, or names an unknown key, choice or value; in one line.
+    """
+    presets = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith("preset=")]
+    token = _preset.set(presets[-1] if presets else None)
+    try:
+        with refused(Config), initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE):
+            return load(hydra_compose(CONFIG_NAME, overrides=list(overrides)), Config)
+    finally:
+        _preset.reset(token)
 
 
 def to_plain(config: Config | EvaluateConfig) -> dict[str, Any]:

@@ -378,7 +378,7 @@ def _play(
             policy,
             normaliser,
             twins,
-            lambda name, done, total: hub.stage(f"{label or name}{run}", done, total),
+            lambda name, done, total: hub.stage(f"{label or name}{run}, epoch", done, total),
             tuning,
         ):
             found.setdefault(label or outcome.name, []).append(outcome)

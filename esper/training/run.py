@@ -133,7 +133,7 @@ def _run(
             trainer.policy,
             trainer.normaliser,
             _evaluation_twins(experiment, trainer, hub),
-            lambda name, done, total: hub.stage(f"held-out hosts, {name}", done, total),
+            lambda name, done, total: hub.stage(f"held-out hosts, {name}, epoch", done, total),
             learned=None if keeper.which is SaveGrown.none else keeper,
         )
     saved = keeper.save(folder, ranks)

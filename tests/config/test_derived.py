@@ -9,7 +9,7 @@ import yaml
 from helpers import SMALL, small_experiment
 
 from esper.blueprints import blueprint_ids
-from esper.config import Config, compose, from_yaml, to_plain, to_yaml
+from esper.config import Config, UsageError, compose, from_yaml, to_plain, to_yaml
 from esper.config.identity import COMPUTED, differences, fingerprint
 from esper.config.naming import configuration_letters
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, num_features
@@ -57,7 +57,7 @@ def test_prices_that_an_observation_cannot_tell_apart_are_refused() -> None:
     compose(*SMALL, seen, "reward.rent_weights=[0.5,256]")
     compose(*SMALL, "reward.rent_weights=[0.5,257]")
     for word in ("reward.rent_weights=[0.5,257]", "reward.rent_weight=257"):
-        with pytest.raises(ValueError, match=r"^observation\.price=true tells prices up to 256 .* up to 257: choose"):
+        with pytest.raises(UsageError, match=r"^observation\.price=true tells prices up to 256 .* up to 257: choose"):
             compose(*SMALL, seen, word)
 
 

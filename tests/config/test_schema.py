@@ -17,7 +17,7 @@ import esper.config.hosts
 import esper.config.learning
 import esper.config.root
 import esper.config.wandb
-from esper.config import Config, compose, load, to_plain
+from esper.config import Config, UsageError, compose, load, to_plain
 from esper.config.identity import flat
 from esper.config.learning import EntropyMultipliers
 from esper.growth.actions import HEADS
@@ -189,7 +189,7 @@ def test_hosts_that_no_machine_has_room_for_are_refused_by_key(host: type[Any]) 
 
 def test_a_learning_rate_that_ends_before_the_run_is_a_contradiction() -> None:
     compose("ppo.anneal_lr=true", "trainer.num_iterations=30")
-    with pytest.raises(ValueError, match=r"trainer.num_iterations must be at most 30 \(ppo.anneal_iterations"):
+    with pytest.raises(UsageError, match=r"trainer.num_iterations must be at most 30 \(ppo.anneal_iterations"):
         compose("ppo.anneal_lr=true", "trainer.num_iterations=31")
 
 
@@ -197,7 +197,7 @@ def test_a_cap_too_low_for_one_permutation_is_a_contradiction() -> None:
     compose("counterfactual.max_configurations=2")
     compose("counterfactual.max_configurations=3", "counterfactual.shapley_permutations=1")
     with pytest.raises(
-        ValueError, match=r"slots.num_slots must be at most 2 \(counterfactual.max_configurations.*got 3"
+        UsageError, match=r"slots.num_slots must be at most 2 \(counterfactual.max_configurations.*got 3"
     ):
         compose("counterfactual.max_configurations=2", "counterfactual.shapley_permutations=1")
 

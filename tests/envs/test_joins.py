@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import SMALL
 
-from esper.config import compose
+from esper.config import UsageError, compose
 from esper.envs.instances import SPLITS, InstancePool
 from esper.envs.joins import Joins, split_of
 from esper.experiment.build import instance_pool
@@ -112,5 +112,5 @@ def test_the_preset_draws_joins_and_validation_hosts_have_their_own_number() -> 
     ],
 )
 def test_joins_that_cannot_be_drawn_are_refused_by_their_key(words: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UsageError, match=message):
         compose(*SMALL, *words)

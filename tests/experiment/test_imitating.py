@@ -10,7 +10,7 @@ import torch
 from helpers import small_experiment, undone
 from torch import Tensor
 
-from esper.config import compose
+from esper.config import UsageError, compose
 from esper.controllers import ControllerContext, Static, register_controller, waiting
 from esper.envs.records import EnvView
 from esper.experiment.imitating import build_expert
@@ -81,6 +81,6 @@ def test_ranks_imitate_different_draws_of_a_controller_that_draws() -> None:
 )
 def test_imitation_has_to_fit_into_the_run(words: list[str], message: str) -> None:
     compose(*words)  # of nothing
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(UsageError) as caught:
         compose("imitation.controller=schedule", *words)
     assert message in str(caught.value)

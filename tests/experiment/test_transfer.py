@@ -12,7 +12,7 @@ import torch
 from helpers import SMALL
 
 from esper.blueprints import blueprint_ids
-from esper.config import Config, compose, to_plain
+from esper.config import Config, UsageError, compose, to_plain
 from esper.config.root import CheckpointConfig
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, continuous_features, feature_kinds, num_features
 from esper.experiment.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
@@ -190,7 +190,7 @@ def test_a_policy_of_another_task_needs_the_word_for_it(tmp_path: Path) -> None:
 
 
 def test_partial_without_a_checkpoint_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"checkpoint.partial=true has no checkpoint to load: use checkpoint.path="):
+    with pytest.raises(UsageError, match=r"checkpoint.partial=true has no checkpoint to load: use checkpoint.path="):
         compose("checkpoint.partial=true")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.config import compose
+from esper.config import UsageError, compose
 from esper.experiment.preflight import preflight
 from esper.telemetry.loggers import LoggedRun, MetricsCsv, TensorBoard, register_logger
 
@@ -65,8 +65,9 @@ def test_the_name_of_the_mirror_is_taken() -> None:
 
 def test_an_unknown_logger_is_refused_with_the_choices() -> None:
     with pytest.raises(
-        ValueError, match=r"^telemetry\.loggers: unknown 'cvs' \(did .*\); choose from csv, tensorboard, wandb$"
+        ValueError,
+        match=r"^telemetry\.loggers: unknown 'cvs' \(did .*\); choose from csv, tensorboard, wandb$",
     ):
         preflight(compose("+preset=smoke", "telemetry.loggers=[cvs]"))
-    with pytest.raises(ValueError, match=r"telemetry\.loggers names csv more than once"):
+    with pytest.raises(UsageError, match=r"telemetry\.loggers names csv more than once"):
         compose("telemetry.loggers=[csv,csv]")
