@@ -1,7 +1,7 @@
 """A small convolutional network grows in a Lightning Trainer: ``python -m examples.lightning``.
 
-Growing did not pay with one random seed: 87.4 % of the test digits without it, 86.9 with the heuristic, which kept 12
-weights; the trained controller, which looks for faults like starved blocks, waited.
+With one random seed: 87.4 % of the test digits without growing, 85.9 with the heuristic, which kept 12 weights, 91.2
+with the trained controller, which kept a convolution of 156.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """A small residual network for handwritten digits grows: ``python -m examples.resnet``.
 
-With one random seed: 87.7 % of the test digits without growing. Growing paid with the heuristic, 3.5 points for 212
-parameters. It did not pay with the trained controller, which looks for faults like starved blocks, and waited.
+With one random seed: 89.2 % of the test digits without growing, 0.5 points more with the heuristic, which kept two
+modules of 168 parameters, 0.8 more with the trained controller, which kept one of 156: little, and within chance.
 """
 
 import torch
