@@ -12,7 +12,7 @@ from esper.report.comparison import Comparison, compare
 from esper.report.folders import EvaluationFolder, Run, find, read
 from esper.report.grouping import Configuration, Sweep, arrange
 from esper.report.numbers import SCORES, Quantity, over_seeds, quantity
-from esper.report.page import Content, Picture, all_runs, html
+from esper.report.page import Content, Picture, all_runs, embedded, html
 from esper.report.timelines import timelines
 from esper.report.vector import to_svg
 from esper.runtime.files import write_atomic
@@ -213,4 +213,5 @@ def _timelines(report: Report, out: Path) -> Iterator[Picture]:
         if found.figure is not None:
             yield _picture(f"timeline_{number}", found.figure, found.caption, out)
         else:
-            yield Picture(f'<img alt="" src="{found.png}">', found.caption)
+            assert found.png is not None, "a timeline is drawn, or has a picture"
+            yield embedded(found.png, found.caption)

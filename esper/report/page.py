@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -28,9 +30,12 @@ ENVIRONMENT = Environment(
 JUDGED = (
     Quantity("episode_return", "return", lambda run: None, "+.2f"),
     Quantity("return_difference", "learned − it", lambda run: None, "+.2f"),
+    Quantity("val_accuracy", "val accuracy %", lambda run: None, ".1f", 100),
     Quantity("test_accuracy", "test accuracy %", lambda run: None, ".1f", 100),
     Quantity("test_bits", "test bits per byte", lambda run: None, ".3f"),
     Quantity("added_parameters", "added parameters", lambda run: None, ",.0f"),
+    Quantity("num_fossilized", "modules kept", lambda run: None, ".1f"),
+    Quantity("flops_ratio", "training FLOPs / host alone", lambda run: None, ".2f"),
 )
 """Columns of an evaluation's table, looked up by name in its results."""
 
@@ -52,6 +57,37 @@ class Picture:
 
     element: str
     caption: str
+
+
+def embedded(png: Path, caption: str) -> Picture:
+    """Return a picture from a file, as part of the page."""
+    text = base64.b64encode(png.read_bytes()).decode("ascii")
+    return Picture(f'<img alt="" src="data:image/png;base64,{text}">', caption)
+
+
+EVALUATED = (
+    ("frontier.png", "Accuracy against added parameters"),
+    ("frontier_flops.png", "Return against training FLOPs"),
+    ("choices_learned.png", "What the learned controller kept, by host family"),
+)
+"""Pictures of an evaluation, with their captions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """What the page shows of an evaluation.
+
+    Attributes:
+        folder: its folder.
+        titles: heads of its table.
+        rows: each controller, with its cells: a value and its interval.
+        pictures: those that it has drawn.
+    """
+
+    folder: EvaluationFolder
+    titles: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[tuple[str, str]]]]
+    pictures: Sequence[Picture]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,26 +188,24 @@ def _shown(found: Estimate | None, item: Quantity, statistic: str) -> tuple[str,
     return ("", "") if found is None else (item.show(found.value), item.show_interval(found, statistic))
 
 
-def _evaluation(
-    folder: EvaluationFolder,
-) -> tuple[EvaluationFolder, list[str], list[tuple[str, list[tuple[str, str]]]]]:
-    """Return the titles of an evaluation's table, and each controller with its cells, without columns that were not
-    measured.
-    """
-    rows: Any = folder.result.get("controllers")
-    if not isinstance(rows, list):
-        return folder, [], []
-    columns = [item for item in JUDGED if any(row.get(item.name) for row in rows)]
-    return (
-        folder,
-        [item.title for item in columns],
-        [(str(row.get("name")), [_judged(row.get(item.name), item) for item in columns]) for row in rows],
+def _evaluation(folder: EvaluationFolder) -> Evaluated:
+    """Return the table of an evaluation, without columns that were not measured, and its pictures."""
+    found: Any = folder.result.get("controllers")
+    rows = found if isinstance(found, list) else []
+    columns = [item for item in JUDGED if any(row.get(item.name) is not None for row in rows)]
+    plots = [(folder.path / "plots" / name, caption) for name, caption in EVALUATED]
+    return Evaluated(
+        folder=folder,
+        titles=[item.title for item in columns],
+        rows=[(str(row.get("name")), [_judged(row.get(item.name), item) for item in columns]) for row in rows],
+        pictures=[embedded(path, caption) for path, caption in plots if path.is_file()],
     )
 
 
 def _judged(found: Any, item: Quantity) -> tuple[str, str]:
-    value = Estimate(found["estimate"], found["low"], found["high"], 0) if isinstance(found, dict) else None
-    return _shown(value, item, "interval")
+    if isinstance(found, dict):
+        return _shown(Estimate(found["estimate"], found["low"], found["high"], 0), item, "interval")
+    return ("", "") if found is None else (item.show(float(found)), "")
 
 
 def _remarks(run: Run, repeated: bool) -> str:

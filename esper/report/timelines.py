@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,13 +29,13 @@ class Timeline:
     Attributes:
         run: run that the episode belongs to.
         caption: description of the picture.
-        png: picture from the run's folder, as a data URL; ``None`` if it has none.
+        png: picture in the run's folder; ``None`` if it has none.
         figure: picture drawn from the run's events; ``None`` if there is a ``png``.
     """
 
     run: Run
     caption: str
-    png: str | None = None
+    png: Path | None = None
     figure: Figure | None = None
 
 
@@ -83,9 +82,8 @@ def _timeline(source: _Source, host: str, *, named: bool) -> Timeline:
     """Draw a source; ``named`` begins its caption with the configuration."""
     run, prefix = source.run, f"{source.label}: " if named else ""
     if source.png is not None:
-        text = base64.b64encode(source.png.read_bytes()).decode("ascii")
         caption = f"{prefix}a held-out host under the controller of {run.path.name}"
-        return Timeline(run=run, caption=caption, png=f"data:image/png;base64,{text}")
+        return Timeline(run=run, caption=caption, png=source.png)
     if host not in source.episodes:
         host = max(source.episodes, key=lambda name: _kept(source.episodes[name][1]))
     environment, episode = source.episodes[host]

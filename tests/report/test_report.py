@@ -247,9 +247,17 @@ def test_an_evaluation_is_shown_with_its_intervals(tmp_path: Path) -> None:
     (path / "config.yaml").write_text("checkpoint: [a]\n")
     interval = {"estimate": 2.5, "low": 1.25, "high": 3.75, "over_runs": True}
     controllers = [{"name": "learned", "episode_return": interval}, {"name": "never", "episode_return": None}]
+    controllers[0] |= {"num_fossilized": 0.0, "flops_ratio": interval}
     (path / "result.json").write_text(json.dumps({"controllers": controllers}))
+    (path / "plots").mkdir(exist_ok=True)
+    (path / "plots" / "frontier.png").write_bytes(b"\x89PNG")
     assert report(tmp_path / "runs") == 0
-    assert "+2.50 [+1.25, +3.75]" in Page((tmp_path / "runs" / "report" / "index.html").read_text()).text
+    page = (tmp_path / "runs" / "report" / "index.html").read_text()
+    text = Page(page).text
+    for words in ("1 evaluation", "+2.50 [+1.25, +3.75]", "modules kept", "training FLOPs / host alone"):
+        assert words in " ".join(text.split())
+    assert "Swept" not in text, "there are no runs"
+    assert page.count("data:image/png;base64,") == 1
 
 
 def test_bits_per_byte_are_shown_of_text_and_of_nothing_else(tmp_path: Path) -> None:
