@@ -94,6 +94,11 @@ def explain(error: BaseException, schema: type) -> str:
     dataclass.
     """
     where = _IN_FILE.match(str(error))
+    ours = where and where["file"].startswith(("preset/", "debug/")) and (CONF_DIR / f"{where['file']}.yaml").is_file()
+    if where and ours and not _trains(schema):
+        return (
+            f"{where['file'].replace('/', '=')} is of training; what an evaluation judges follows from checkpoint=<run>"
+        )
     if where and (where["file"] not in ROOTS or not isinstance(error, MissingConfigException)):
         return f"{where['file']}.yaml: {_in_file(error, where['file'], schema)}"
     for cause in _chain(error):
@@ -125,6 +130,11 @@ def explain(error: BaseException, schema: type) -> str:
             return f"{group} is added with a plus: +{group}=<name>"
     # Hydra's own advice speaks of defaults lists; the first line says what is wrong.
     return "; ".join(line.rstrip(":") for line in lines[:1] + [line for line in lines[1:] if line[:1].isdigit()])
+
+
+def _trains(schema: type) -> bool:
+    """Return whether a root schema is that of training."""
+    return any(item.name == "trainer" for item in dataclasses.fields(schema))
 
 
 def _in_file(error: BaseException, file: str, schema: type) -> str:

@@ -140,6 +140,15 @@ def test_flags_that_do_not_fit_are_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("word", ["preset=smoke", "debug=fast"])
+def test_an_evaluation_takes_no_presets_of_training(esper: CommandLine, word: str) -> None:
+    code, err, _ = esper.evaluate("checkpoint=x", f"+{word}")
+    assert (code, err) == (
+        2,
+        f"error: {word} is of training; what an evaluation judges follows from checkpoint=<run>\n",
+    )
+
+
 @pytest.mark.parametrize(("flags", "seeds"), [([], [6]), (["-m", "seed=1,2"], [1, 2])])
 def test_presets_of_a_folder_of_ones_own_train(
     esper: CommandLine, mine: Path, flags: list[str], seeds: list[int]
