@@ -75,7 +75,7 @@ EVALUATED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """What the page shows of an evaluation.
+    """Part of a page about one evaluation.
 
     Attributes:
         folder: its folder.
