@@ -39,7 +39,6 @@ WIDTH = "observation.num_features"
 # The random suffix distinguishes runs that start in the same second.
 _STARTED = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
-
 _preset: ContextVar[str | None] = ContextVar("preset", default=None)
 """The preset of a configuration that is composed from Python, where Hydra's record of choices is not at hand."""
 
