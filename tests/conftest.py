@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -69,12 +70,22 @@ FIRST = (
 )
 """Files with the longest tests, which start first so that no process runs one of them at the end."""
 
+NO_CALL = SimpleNamespace(params={})
+"""Parameters of a test that has none."""
+
 FIRST_PATHS = [Path(__file__).parent / name for name in FIRST]
 assert all(path.exists() for path in FIRST_PATHS), "a file of FIRST has moved"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest first; skip tests marked ``gpu`` where there is none, with a reason."""
+    """Put the longest first; skip tests marked ``gpu`` where there is none, with a reason.
+
+    Of tests that are made with every mapping, those with ``vmap`` are slow tests: it is seldom the fastest.
+    """
+    for item in items:
+        parameters = getattr(item, "callspec", NO_CALL).params.values()
+        if any(isinstance(value, str) and value == "vmap" for value in parameters):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: FIRST_PATHS.index(item.path) if item.path in FIRST_PATHS else len(FIRST))
     if torch.cuda.is_available():
         return
