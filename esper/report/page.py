@@ -66,9 +66,10 @@ def embedded(png: Path, caption: str) -> Picture:
 
 
 EVALUATED = (
-    ("frontier.png", "Accuracy against added parameters"),
+    ("frontier.png", "Score against added parameters"),
     ("frontier_flops.png", "Return against training FLOPs"),
-    ("choices_learned.png", "What the learned controller kept, by host family"),
+    ("choices_learned.png", "Modules that the learned controller kept, by host family"),
+    ("slot_timeline_learned.png", "One held-out host under the learned controller"),
 )
 """Pictures of an evaluation, with their captions."""
 
