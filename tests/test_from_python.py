@@ -64,6 +64,7 @@ def test_a_configuration_from_python_is_named_by_its_preset() -> None:
     config = esper.compose("+preset=smoke", "seed=3")
     assert config.name.startswith("smoke-seed3-")
     assert config.wandb.group == "smoke"
+    assert esper.compose("+preset=[digits,smoke]").name.startswith("digits+smoke-seed0-")
     assert esper.compose().name.startswith("digits-seed0-")
 
 

@@ -94,7 +94,7 @@ def explain(error: BaseException, schema: type) -> str:
     dataclass.
     """
     where = _IN_FILE.match(str(error))
-    ours = where and where["file"].startswith(("preset/", "debug/")) and (CONF_DIR / f"{where['file']}.yaml").is_file()
+    ours = where and where["file"].partition("/")[0] in HIDDEN_GROUPS and (CONF_DIR / f"{where['file']}.yaml").is_file()
     if where and ours and not _trains(schema):
         return (
             f"{where['file'].replace('/', '=')} is of training; what an evaluation judges follows from checkpoint=<run>"

@@ -78,6 +78,7 @@ def _label(root: DictConfig) -> str:
 
 
 _SCHEMA_NODES: dict[tuple[type, type[HostConfig] | None], DictConfig] = {}
+"""Nodes of root schemas by the schema of their host; see :func:`_schema_node`."""
 
 
 def register() -> None:
@@ -128,7 +129,7 @@ def compose(*overrides: str) -> Config:
         UsageError: an argument is not understood, or names an unknown key, choice or value; in one line.
     """
     presets = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith("preset=")]
-    token = _preset.set(presets[-1] if presets else None)
+    token = _preset.set(presets[-1].strip("[]").replace(",", "+") if presets else None)
     try:
         with refused(Config), initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE):
             return load(hydra_compose(CONFIG_NAME, overrides=list(overrides)), Config)
