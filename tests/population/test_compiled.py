@@ -26,7 +26,7 @@ pytestmark = [
 
 NUM_SECTIONS = 4
 TRACED = [pytest.param(name, marks=() if "matmul" in name else pytest.mark.slow) for name in COMPILED_MAPPINGS]
-"""Tracing through vmap takes the longest."""
+"""One of them is traced in the fast tests; tracing takes seconds."""
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def test_order_type_and_boundaries_matter() -> None:
     assert len({derive_seed(*parts) for parts in streams}) == len(streams)
 
 
-def test_seed_is_the_same_in_another_process() -> None:
+def test_a_seed_does_not_depend_on_the_process() -> None:
     assert derive_seed("order", 7, 3) == 1154732829239460097, "it must not depend on the hash seed of a process"
 
 
