@@ -1,15 +1,16 @@
-"""Shared set-up of all tests: one thread, reproducible property tests, a separate cache, a reason for skipped GPU
-tests.
-"""
+"""Shared set-up of all tests: one thread, random numbers by name, a separate cache, a reason for skipped GPU tests."""
 
 from __future__ import annotations
 
 import os
+import random
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -30,6 +31,15 @@ torch.set_num_threads(1)
 # Derandomized: a failure in one run is a failure in the next. No deadline: the first example compiles and caches.
 settings.register_profile("esper", derandomize=True, deadline=None, max_examples=30)
 settings.load_profile("esper")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed every test by its name: a failure in one run is a failure in the next, whichever tests ran before."""
+    seed = zlib.crc32(item.nodeid.encode())
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (the global generator is the one that libraries draw from)
+    torch.manual_seed(seed)
 
 
 @pytest.fixture(scope="session", autouse=True)
