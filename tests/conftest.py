@@ -22,6 +22,7 @@ from hydra import compose
 from omegaconf import DictConfig
 
 from esper.config.hosts import HOST_GROUP
+from tests.tiers import resembles_a_fast_one
 
 pytest_plugins = ["command_line", "tests.warm"]
 
@@ -88,13 +89,9 @@ assert all(path.exists() for path in FIRST_PATHS), "a file of FIRST has moved"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest first; skip tests marked ``gpu`` where there is none, with a reason.
-
-    Of tests that are made with every mapping, those with ``vmap`` are slow tests: it is seldom the fastest.
-    """
+    """Put the longest first; mark slow ones; skip tests marked ``gpu`` where there is none, with a reason."""
     for item in items:
-        parameters = getattr(item, "callspec", NO_CALL).params.values()
-        if any(isinstance(value, str) and value == "vmap" for value in parameters):
+        if resembles_a_fast_one(getattr(item, "callspec", NO_CALL).params.values()):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: FIRST_PATHS.index(item.path) if item.path in FIRST_PATHS else len(FIRST))
     if torch.cuda.is_available():

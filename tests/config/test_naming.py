@@ -118,6 +118,7 @@ def folders(esper: CommandLine, *typed: str) -> list[str]:
     return [run_dir.name for _, run_dir in runs]
 
 
+@pytest.mark.slow
 def test_jobs_with_long_values_have_folders_of_their_own_and_are_found_again(esper: CommandLine) -> None:
     typed = (f"wandb.tags=[{LONG},a],[{LONG},b]", f"wandb.project={LONG}1,{LONG}2")
     ran = folders(esper, "seed=1", *typed)

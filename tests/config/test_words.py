@@ -174,6 +174,7 @@ def test_a_home_folder_that_nobody_has_stays_as_typed() -> None:
     assert compose("task.root='~nobody_has_this_name/x'").task.root == os.path.abspath("~nobody_has_this_name/x")
 
 
+@pytest.mark.slow
 def test_jobs_of_a_sweep_find_odd_folders(esper: CommandLine, tmp_path: Path) -> None:
     words = ["-m", f"hydra.sweep.dir={tmp_path}/it's [x]=1", "seed=1,2"]
     code, err, runs = esper(*words, "task.root='é','b=c'")

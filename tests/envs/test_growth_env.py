@@ -30,6 +30,7 @@ from esper.growth.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed,
 from esper.growth.stages import REASONS, Reason
 from esper.population import MAPPINGS, NUM_PROBES, PROBE_NAMES, probe_hosts
 from esper.population.scaling import MAX_SCALE
+from tests.tiers import slowly
 
 CONV_LIGHT = 1
 GERMINATE = action(Op.GERMINATE, slot=1, blueprint=CONV_LIGHT, alpha_target=2)
@@ -400,7 +401,7 @@ def test_weights_that_a_host_lacks_stay_zero_while_it_grows(experiment: Experime
 # ------------------------------------------------------------------------------------------------------- observations
 
 
-@pytest.mark.parametrize("num_slots", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("num_slots", [1, slowly(2), 3, slowly(4), slowly(5), 8])
 def test_observations_stay_in_range_for_every_number_of_slots(num_slots: int) -> None:
     experiment = small_experiment(
         "host=digits_deep",

@@ -265,6 +265,7 @@ def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: E
         check(both)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_stopped_says_what_it_has_tuned(
     config: EvaluateConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,6 +284,7 @@ def test_an_evaluation_that_is_stopped_says_what_it_has_tuned(
     assert capsys.readouterr().out.splitlines()[-1] == "SIGTERM: stopped; the same command repeats the evaluation"
 
 
+@pytest.mark.slow
 def test_a_run_of_training_is_the_budget_of_tuning(config: EvaluateConfig, tmp_path: Path) -> None:
     evaluate(replace(config, tuning_epochs=None, controllers=["schedule_best"]), tmp_path)
     tuning = read(tmp_path / "tuning.json")
@@ -290,6 +292,7 @@ def test_a_run_of_training_is_the_budget_of_tuning(config: EvaluateConfig, tmp_p
     assert tuning["spent"]["schedule_best"] <= tuning["budget"]
 
 
+@pytest.mark.slow
 def test_other_families_may_be_held_out(config: EvaluateConfig, tmp_path: Path) -> None:
     evaluate(replace(config, controllers=["learned", "never"], families={"narrow_4": 1.0}, sampled=False), tmp_path)
     assert {line["family"] for line in table(tmp_path)} == {"narrow_4"}

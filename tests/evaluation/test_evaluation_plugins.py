@@ -74,6 +74,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     activate([])
 
 
+@pytest.mark.slow
 def test_controllers_of_the_runs_plugins_and_of_ones_own_stand_in_the_table(run: Path, tmp_path: Path) -> None:
     config = EvaluateConfig(
         checkpoint=str(run),

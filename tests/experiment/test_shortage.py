@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -41,12 +42,14 @@ GATE = GateEvaluated(environment=0, iteration=1, epoch=1, slot="r0c0", gate="G2"
 
 @contextlib.contextmanager
 def file_limit(size: int) -> Iterator[None]:
-    """Limit the length of files."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    """Limit the length of files, and compile no module meanwhile: Python would keep the first part of its bytecode."""
+    before, writes = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 

@@ -46,6 +46,7 @@ class Runs:
         return [sys.executable, "-c", RUN, str(folder), json.dumps(self.curve), self.end]
 
 
+@pytest.mark.slow
 def test_trials_are_told_the_mean_of_their_last_iterations_and_the_best_is_reported(tmp_path: Path) -> None:
     runs = Runs()
     study = tune(tmp_path, runs, trials=3, seed=0, poll_seconds=0.01)

@@ -29,6 +29,7 @@ def contributions(statistics_batches: int) -> Tensor:
     return torch.tensor([points for points in found if len(points) == 2])
 
 
+@pytest.mark.slow
 def test_contributions_are_within_two_points_of_those_under_statistics_of_a_whole_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,6 +30,7 @@ from esper.population.layout import flatten_parameters
 from esper.runtime.rng import generator
 from esper.tasks.batches import TrainingSamples
 from tests.population.growing import digits_host, orders, pool
+from tests.tiers import slowly
 
 EPOCHS, STEPS, BATCH, LR, SEED = 25, 2, 8, 1e-2, 5
 
@@ -68,7 +69,9 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([p for grown in (False, True) for own, p in named if own == grown])
 
 
-@pytest.mark.parametrize(("incubation", "every"), [("auxiliary", 1), ("straight_through", 1), ("auxiliary", 2)])
+@pytest.mark.parametrize(
+    ("incubation", "every"), [("auxiliary", 1), slowly("straight_through", 1), slowly("auxiliary", 2)]
+)
 def test_weights_observations_and_masks_are_those_of_the_engine_in_every_epoch(incubation: str, every: int) -> None:
     images, labels = pool()
     images = images.double()

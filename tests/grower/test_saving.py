@@ -24,6 +24,7 @@ from esper.experiment.acting import build_policy
 from esper.experiment.checkpoint import save_checkpoint
 from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Style
 from esper.runtime.options import BodyName
+from tests.tiers import slowly
 
 EPOCHS, STEPS = 12, 2
 RULES = replace(QUICK, min_training_epochs=1)
@@ -90,7 +91,7 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    "name", ["script", "learned", pytest.param("shared", marks=pytest.mark.slow), "heuristic", "schedule", "random"]
+    "name", ["script", "learned", *(slowly(name) for name in ("shared", "heuristic", "schedule", "random"))]
 )
 def test_saved_and_continued_in_every_epoch_is_bit_equal_to_not_stopping(trained: dict[str, Path], name: str) -> None:
     torch.manual_seed(3)

@@ -171,6 +171,7 @@ def test_hydra_full_error_shows_where_an_error_of_use_arose(
         esper("seed=13")
 
 
+@pytest.mark.slow
 def test_the_installed_module_refuses_from_any_folder(tmp_path: Path) -> None:
     done = processes.run([sys.executable, "-m", "esper.train", "+preset=nope"], cwd=tmp_path)
     assert done.returncode == 2

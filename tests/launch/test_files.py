@@ -181,6 +181,7 @@ def test_the_last_file_that_says_it_is_at_fault(esper: CommandLine, tmp_path: Pa
     assert refusal(esper, "+preset=p").startswith("preset/p.yaml: trainer.num_envs must be at least 1, got -1")
 
 
+@pytest.mark.slow
 def test_a_value_that_a_file_leaves_open_may_come_from_a_word_or_a_later_file(
     esper: CommandLine, tmp_path: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_files_are_chosen_by_name(esper: CommandLine, tmp_path: Path, word: str)
     assert refusal(esper, word) == f"{key} must be the name of a file, or a list of names, got {value}"
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_file_of_our_own_is_named(
     esper: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_an_evaluation_takes_no_presets_of_training(esper: CommandLine, word: st
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "seeds"), [([], [6]), (["-m", "seed=1,2"], [1, 2])])
 def test_presets_of_a_folder_of_ones_own_train(
     esper: CommandLine, mine: Path, flags: list[str], seeds: list[int]

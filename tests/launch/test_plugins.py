@@ -245,6 +245,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Captur
     return Checked(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_in_a_sweep_only_the_jobs_whose_own_code_fails_are_refused(sweep: Sweep, write: Write, tmp_path: Path) -> None:
     nothing = f"{BLUEPRINT}register_blueprint('cnn', 'own', lambda width: None)"
     write(wide_a=WIDE.format(kernel=3), exits_a="raise SystemExit(0)", nothing_a=nothing)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from processes import run
 
+from tests.tiers import slowly
+
 SCONTROL = """\
 #!{python}
 import os, signal, sys, time
@@ -34,7 +36,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, slowly(signal.SIGINT), slowly(signal.SIGUSR2)])
 def test_signals_while_a_job_goes_back_to_the_queue_do_not_make_it_look_done(tmp_path: Path, number: int) -> None:
     log = tmp_path / "asked"
     scontrol = tmp_path / "scontrol"

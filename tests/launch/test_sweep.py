@@ -125,6 +125,7 @@ def test_a_failing_job_is_marked_and_the_table_and_exit_code_say_so(sweep: Sweep
     assert "not every job of multirun/smoke-seed-" in sweep.err
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_run_is_left_out_and_marked(sweep: Sweep, tmp_path: Path) -> None:
     assert sweep("+preset=smoke", "seed=1,13,2", "ppo.lr=0.1") == 1
     assert sweep.seeds == [1, 2]
@@ -186,6 +187,7 @@ def test_a_command_whose_sweep_has_no_job_ends_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_request_to_end_ends_the_sweep_and_the_same_command_goes_on(sweep: Sweep, tmp_path: Path) -> None:
     sweep.ends = {2: Preempted(15)}
     assert sweep("+preset=smoke", "seed=1,2,3") == 143
@@ -223,6 +225,7 @@ def test_folders_of_ones_own_are_kept(sweep: Sweep, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- presets
 
 
+@pytest.mark.slow
 def test_a_sweep_preset_is_a_sweep_of_its_name_and_is_changed_by_words(sweep: Sweep, tmp_path: Path) -> None:
     assert sweep("+sweep=smoke_seeds", "wandb.tags=[a]") == 0
     assert (sweep.seeds, sweep.ran[0][0].trainer.num_envs) == ([0, 1, 2], 4)
@@ -298,6 +301,7 @@ def test_a_launcher_whose_package_is_missing_says_what_to_install(name: str) -> 
     assert message.rpartition("'.[")[2] in text.replace("'.", "'") + "'"
 
 
+@pytest.mark.slow
 def test_two_processes_that_start_in_the_same_second_get_folders_of_their_own(tmp_path: Path) -> None:
     script = "from esper.config import compose; print(compose().name)"
     other = processes.run([sys.executable, "-c", script], check=True).stdout.strip()

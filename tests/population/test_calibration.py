@@ -233,6 +233,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune, "BUDGET_SECONDS", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_benchmark_times_every_mapping_and_leaves_no_trace() -> None:
     """A cached choice and a measured one must give the same run."""

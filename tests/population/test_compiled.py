@@ -62,6 +62,7 @@ def train(population: Population, epoch: int = 0, incubation: str = "auxiliary")
     evaluate(population, Samples(inputs=images, targets=labels, weights=torch.ones(len(present), 120)), growth.alpha)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
 @pytest.mark.parametrize("mapping", TRACED)
 def test_each_part_is_compiled_once_whatever_grows(mapping: str) -> None:

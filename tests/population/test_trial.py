@@ -26,6 +26,7 @@ from esper.runtime.rng import generator
 from esper.training.run import train
 from tests.population.growing import digits_host
 from tests.population.test_calibration import folder, workload  # noqa: F401 (a fixture)
+from tests.tiers import slowly
 
 
 class Branching(nn.Module):
@@ -157,7 +158,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], nn.Modul
     return build
 
 
-@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize("mapping", [slowly(name) if name == "grouped" else name for name in MAPPINGS])
 @pytest.mark.parametrize("kind", BODIES)
 def test_a_mapping_that_is_named_runs_or_is_refused_with_those_that_do(
     alone: Callable[[Callable[[int], nn.Module]], Workload], kind: str, mapping: str

@@ -204,6 +204,7 @@ def test_fifty_runs_of_fifty_configurations(tmp_path: Path) -> None:
     assert len(rows(tmp_path / "runs" / "report" / "configurations.csv")) == 50
 
 
+@pytest.mark.slow
 def test_runs_of_different_presets_lie_side_by_side(tmp_path: Path) -> None:
     make_run(tmp_path / "a" / "one")
     more: dict[str, Any] = {"task__name": "digits_deep", "env__num_epochs": 9, "trainer__num_envs": 8}
@@ -260,6 +261,7 @@ def test_an_evaluation_is_shown_with_its_intervals(tmp_path: Path) -> None:
     assert page.count("data:image/png;base64,") == 1
 
 
+@pytest.mark.slow
 def test_bits_per_byte_are_shown_of_text_and_of_nothing_else(tmp_path: Path) -> None:
     learned = result()["controllers"][0]
     of_text = {**learned, "val_bits": {"mean": 3.125, "sem": 0.1}, "test_bits": {"mean": 3.25, "sem": 0.1}}

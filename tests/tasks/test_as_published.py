@@ -94,6 +94,7 @@ def test_idx_files_of_other_content_are_refused(
     refused("fashion_mnist", tmp_path, "sha256:")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
 def test_the_real_fashion_mnist_is_whole() -> None:
     task = load_task("fashion_mnist")

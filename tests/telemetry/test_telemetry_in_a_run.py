@@ -16,6 +16,7 @@ from esper.training.run import train
 from esper.views.console import ConsoleLogger
 
 
+@pytest.mark.slow
 def test_an_anomaly_has_the_next_iterations_kept_at_debug_and_a_broken_logger_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

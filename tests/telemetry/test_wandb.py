@@ -274,6 +274,7 @@ def test_a_resumed_run_goes_on_under_its_id(mirror: Callable[..., Any], tmp_path
     assert (first.preempting, first.exit_codes, second.preempting, second.exit_codes) == (True, [1], False, [0])
 
 
+@pytest.mark.slow
 def test_after_a_stop_in_the_comparison_closing_tables_come_after_the_last_iteration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +308,7 @@ def test_a_crash_is_a_failed_run(mirror: Callable[..., Any], tmp_path: Path) -> 
     assert {key for key in run.history[0] if not key.startswith("_")} == {"iteration", "x"}
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_reached_makes_it_an_offline_run(
     mirror: Callable[..., Any], tmp_path: Path, nobody_there: None
 ) -> None:

@@ -27,6 +27,7 @@ from esper.telemetry.hub import TelemetryHub
 from esper.training.run import train
 from esper.training.start import Start, find_start
 from esper.training.trainer import Trainer
+from tests.tiers import slowly
 
 # Rollouts that end in mid-episode; three hosts of ten epochs, growing in a hurry.
 WORDS = (
@@ -111,6 +112,7 @@ def test_interrupted_in_every_way_it_is_the_same_run(
     assert different_runs(whole, run_dir) == []
 
 
+@pytest.mark.slow
 def test_iterations_and_as_many_more_are_twice_as_many(whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train(compose(*WORDS, "trainer.num_iterations=2"), run_dir)
@@ -156,6 +158,7 @@ def test_a_run_that_was_killed_repeats_what_came_after_its_checkpoint(
     assert different_runs(whole, run_dir) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     RunFolder.create(run_dir, (whole / "config.yaml").read_text()).status("running")
@@ -164,6 +167,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole: P
     assert different_runs(whole, run_dir) == []
 
 
+@pytest.mark.slow
 def test_a_failed_run_goes_on_too(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = tmp_path / "run"
     iterate = Trainer.iterate
@@ -182,21 +186,16 @@ def test_a_failed_run_goes_on_too(whole: Path, tmp_path: Path, monkeypatch: pyte
     assert different_runs(whole, run_dir) == []
 
 
-def slowly(*words: str) -> Any:
-    """Words that one of the fast tests resembles."""
-    return pytest.param(words, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
     "words",
     [
         pytest.param(("amp=fp16",), marks=(NEEDS_FP16, pytest.mark.slow)),
-        slowly("env.mapping=loop", "reward.twin=none", "slots.max_seeds=2"),
+        slowly(("env.mapping=loop", "reward.twin=none", "slots.max_seeds=2")),
         ("reward.family=contribution", "counterfactual.shapley_permutations=4", "observation.slot_probes=[]"),
-        slowly("policy.body=shared", "observation.scale_free=true"),
-        slowly("imitation.controller=random", "imitation.iterations=3"),
-        slowly("imitation.controller=schedule", "imitation.iterations=2", "algorithm=a2c"),
-        slowly("ppo.anneal_lr=true", "ppo.anneal_iterations=4", "+instances.families={label_noise+lr_times_3: 5}"),
+        slowly(("policy.body=shared", "observation.scale_free=true")),
+        slowly(("imitation.controller=random", "imitation.iterations=3")),
+        slowly(("imitation.controller=schedule", "imitation.iterations=2", "algorithm=a2c")),
+        slowly(("ppo.anneal_lr=true", "ppo.anneal_iterations=4", "+instances.families={label_noise+lr_times_3: 5}")),
     ],
 )
 def test_what_else_has_a_state_goes_on_too(

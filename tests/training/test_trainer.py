@@ -169,6 +169,7 @@ def test_the_saved_policy_plays_the_closing_table_again(finished: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- repetition
 
 
+@pytest.mark.slow
 def test_same_seed_same_metrics_and_events_and_another_seed_others(finished: Path, tmp_path: Path) -> None:
     for name, seed in (("again", 1), ("other", 2)):
         train(compose(*BARE, f"seed={seed}"), tmp_path / name)

@@ -11,6 +11,7 @@ import pytest
 from processes import run
 
 import esper
+from tests.tiers import slowly
 
 ROOT = Path(esper.__file__).parents[1]
 DRAWS = """
@@ -41,7 +42,8 @@ def test_only_one_module_imports_matplotlib_and_none_its_global_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "kept"), [("module://not_installed", "module://not_installed"), ("bogus", None), ("svg", "svg")]
+    ("named", "kept"),
+    [("module://not_installed", "module://not_installed"), slowly("bogus", None), slowly("svg", "svg")],
 )
 def test_a_backend_that_is_named_is_not_needed_and_stays_that_of_others(
     tmp_path: Path, named: str, kept: str | None

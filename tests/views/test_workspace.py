@@ -49,6 +49,7 @@ def test_it_has_the_sections_of_the_manual(sections: dict[str, list[dict[str, An
     assert (len(entropies), len(ops)) == (len(HEADS), len(OP_NAMES))
 
 
+@pytest.mark.slow
 def test_every_panel_shows_something_that_a_run_sends(
     sections: dict[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def become(order: Mapping[str, Any], folder: Path) -> None:
     sys.argv = [order["module"], *order["words"]]
     sys.path[:] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *sys.path[1:]]
     tempfile.tempdir = None
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     if "MPLBACKEND" in os.environ:
         for name in [name for name in sys.modules if name.partition(".")[0] in REREAD]:
             del sys.modules[name]

@@ -1,0 +1,25 @@
+"""Which kinds of a property are tested in minutes, by ``make test``, and which only by ``make test-slow``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+import torch
+
+HALF_PRECISION = frozenset(("fp16", "bf16", torch.float16, torch.bfloat16))
+
+
+def slowly(*values: object) -> Any:
+    """Values of one kind that a fast test of the same property resembles."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def resembles_a_fast_one(values: Collection[object]) -> bool:
+    """Whether a test that is made with every mapping has a fast one beside it that shows nearly as much.
+
+    ``vmap`` is seldom the fastest mapping; in half precision ``matmul``, which ``auto`` takes on CPUs, stands for all.
+    """
+    plain = {value for value in values if isinstance(value, str | torch.dtype)}
+    return "vmap" in plain or (not plain.isdisjoint(("loop", "grouped")) and not plain.isdisjoint(HALF_PRECISION))
