@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from helpers import SMALL
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 from processes import run
 
 import esper
@@ -65,6 +69,15 @@ def test_a_configuration_from_python_is_named_by_its_preset() -> None:
     assert config.name.startswith("smoke-seed3-")
     assert config.wandb.group == "smoke"
     assert esper.compose("+preset=[digits,smoke]").name.startswith("digits+smoke-seed0-")
+
+
+def test_a_configuration_from_python_is_not_named_after_the_command_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = {"choices": {"preset": "p"}}
+    record = {"mode": RunMode.MULTIRUN, "sweep": {"dir": "a/sweep"}, "job": {"num": 3}, "runtime": choices}
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": record}))
+    config = esper.compose("telemetry.console=off")
+    assert config.wandb.group == "digits"
+    assert re.fullmatch(r"digits-seed0-\d+-\d+-[0-9a-f]{4}", config.name)
     assert esper.compose().name.startswith("digits-seed0-")
 
 

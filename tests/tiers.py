@@ -1,4 +1,4 @@
-"""Which kinds of a property are tested in minutes, by ``make test``, and which only by ``make test-slow``."""
+"""Kinds of a property that ``make test-slow`` alone tests, because ``make test`` has one like them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def slowly(*values: object) -> Any:
 
 
 def resembles_a_fast_one(values: Collection[object]) -> bool:
-    """Whether a test that is made with every mapping has a fast one beside it that shows nearly as much.
+    """Tell whether a test that is made with every mapping has a fast one beside it that shows nearly as much.
 
     ``vmap`` is seldom the fastest mapping; in half precision ``matmul``, which ``auto`` takes on CPUs, stands for all.
     """

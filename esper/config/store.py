@@ -39,8 +39,8 @@ WIDTH = "observation.num_features"
 # The random suffix distinguishes runs that start in the same second.
 _STARTED = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
-_preset: ContextVar[str | None] = ContextVar("preset", default=None)
-"""The preset of a configuration that is composed from Python, where Hydra's record of choices is not at hand."""
+_own_record: ContextVar[DictConfig | None] = ContextVar("own_record", default=None)
+"""Record of choices of a configuration that is composed from Python: Hydra's is of the command that runs, if any."""
 
 
 def _run_name(*, _root_: DictConfig) -> str:
@@ -66,12 +66,15 @@ def _group(*, _root_: DictConfig) -> str:
 
 
 def _hydra() -> DictConfig:
+    """Return the record of how the present configuration is composed."""
+    if (own := _own_record.get()) is not None:
+        return own
     return cast(DictConfig, HydraConfig.get()) if HydraConfig.initialized() else OmegaConf.create()
 
 
 def _label(root: DictConfig) -> str:
     """Return preset, task, or evaluate."""
-    preset = OmegaConf.select(_hydra(), "runtime.choices.preset") or _preset.get()
+    preset = OmegaConf.select(_hydra(), "runtime.choices.preset")
     label = preset or OmegaConf.select(root, "task.name") or "evaluate"
     label = "+".join(label) if isinstance(label, ListConfig) else str(label)
     return label.replace("/", "_")  # of a preset in a folder of presets
@@ -129,12 +132,13 @@ def compose(*overrides: str) -> Config:
         UsageError: an argument is not understood, or names an unknown key, choice or value; in one line.
     """
     presets = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith("preset=")]
-    token = _preset.set(presets[-1].strip("[]").replace(",", "+") if presets else None)
+    preset = [name.strip() for name in presets[-1].strip("[]").split(",")] if presets else None
+    token = _own_record.set(OmegaConf.create({"runtime": {"choices": {"preset": preset}}}))
     try:
         with refused(Config), initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE):
             return load(hydra_compose(CONFIG_NAME, overrides=list(overrides)), Config)
     finally:
-        _preset.reset(token)
+        _own_record.reset(token)
 
 
 def to_plain(config: Config | EvaluateConfig) -> dict[str, Any]:
