@@ -45,12 +45,13 @@ Batches = tuple[tuple[Tensor, Tensor], ...]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One kind of network, its batches, and the number of epochs in one timing."""
+    """One kind of network, its batches, the number of epochs in one timing, and that of timed rounds."""
 
     name: str
     network: nn.Sequential
     batches: Batches
     repeats: int
+    rounds: int
 
 
 class Loop:
@@ -117,7 +118,7 @@ def run(scale: Scale) -> list[Record]:
     found = []
     for workload in (_digits(scale), _colour(scale)):
         for name, (grown, contenders) in _contenders(workload).items():
-            seconds = interleave(_repeated(contenders, workload.repeats), scale.grower[0], clock=scale.clock)
+            seconds = interleave(_repeated(contenders, workload.repeats), workload.rounds, clock=scale.clock)
             found += records(
                 seconds,
                 section=SECTION,
@@ -147,7 +148,7 @@ def _digits(scale: Scale) -> Workload:
         _block(8, 8, nn.GroupNorm(2, 8)),
         nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, loader.task.num_classes)),
     )
-    return Workload("digits", network, tuple(batches), scale.grower[1])
+    return Workload("digits", network, tuple(batches), repeats=2, rounds=scale.grower[0])
 
 
 def _colour(scale: Scale) -> Workload:
@@ -168,7 +169,7 @@ def _colour(scale: Scale) -> Workload:
         nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, NUM_CLASSES)),
     )
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Workload(f"{size}x{size}, 32 channels", network, tuple(batches), 1)
+    return Workload(f"{size}x{size}, 32 channels", network, tuple(batches), repeats=1, rounds=scale.grower[1])
 
 
 def _without_statistics(workload: Workload) -> Workload:
@@ -224,7 +225,7 @@ def _ends(workload: Workload, scale: Scale) -> dict[str, list[float]]:
         loop = _grown(workload, stage, incubation="straight_through")
         validations[name] = _Validation(loop, scale.clock)
         contenders[name], epochs[name] = validations[name].end, loop.epoch
-    whole = interleave(contenders, scale.grower[0], clock=scale.clock, before=epochs)
+    whole = interleave(contenders, workload.rounds, clock=scale.clock, before=epochs)
     return {
         name: [total - part for total, part in zip(seconds, validations[name].seconds[-len(seconds) :], strict=True)]
         for name, seconds in whole.items()

@@ -23,7 +23,7 @@ class Scale:
         iterations: number of PPO iterations.
         digits, colour: number of environments and of timed rounds for the two kinds of host, throughput section.
         life: number of environments, timed rounds and epochs, life section.
-        grower: timed rounds, and epochs of the digits network in each, grower section.
+        grower: timed rounds of the digits network and of the 32x32 one, grower section.
         image_size, image_batch: side of a colour image in pixels, and images per batch.
         peak: numbers of environments, peak section.
         rank_rounds, rank_iterations: runs for each number of ranks, and their iterations.
@@ -63,7 +63,7 @@ FULL = Scale(
     digits=((1, 9), (4, 7), (16, 5), (64, 3)),
     colour=((1, 7), (4, 5), (16, 2), (64, 1)),
     life=(4, 5, 25),
-    grower=(9, 8),
+    grower=(61, 15),
     image_size=32,
     image_batch=128,
     peak=(4, 16),
