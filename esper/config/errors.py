@@ -99,7 +99,8 @@ def explain(error: BaseException, schema: type) -> str:
         return (
             f"{where['file'].replace('/', '=')} is of training; what an evaluation judges follows from checkpoint=<run>"
         )
-    if where and (where["file"] not in ROOTS or not isinstance(error, MissingConfigException)):
+    by_words = where and where["file"] in (*ROOTS, "hydra/config") and isinstance(error, MissingConfigException)
+    if where and not by_words:
         return f"{where['file']}.yaml: {_in_file(error, where['file'], schema)}"
     for cause in _chain(error):
         if isinstance(cause, MissingConfigException):

@@ -68,7 +68,7 @@ class EvaluateConfig:
     num_threads: int = 1
     """CPU threads of tensor operations in each rank; 0 = all cores."""
     name: str = "run"
-    """Name of the evaluation and of its folder."""
+    """Name of the evaluation and of its folder; on the command line made of seed and start time if it is not given."""
     console: ConsoleMode = ConsoleMode.auto
     """Progress in the terminal."""
     wandb: WandbConfig = field(default_factory=WandbConfig)

@@ -147,7 +147,7 @@ class Config:
     num_threads: int = 1
     """CPU threads of tensor operations in each rank; 0 = all cores. Hosts on tiny maps are fastest on one."""
     name: str = "run"
-    """Name of the run and of its folder."""
+    """Name of the run and of its folder; on the command line made of preset, seed and start time if it is not given."""
     resume: str | None = None
     """Resume a run: its folder, or auto = the newest interrupted run of this configuration, if there is one."""
     plugins: list[str] = field(default_factory=list)

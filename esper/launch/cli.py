@@ -147,7 +147,7 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
         UsageError: none of its jobs can run.
         RunError: some job has not finished.
     """
-    from esper.launch.sweep_run import require_finished, run_sweep  # not above: it imports torch
+    from esper.launch.sweep_run import run_sweep  # not above: it imports torch
 
     loader, name = _loader(arguments), arguments.config_name or entry.config_name
     try:
@@ -172,7 +172,7 @@ def _sweep(arguments: argparse.Namespace, entry: Entry, task: JobWork, check: Ch
         check_writable(sweep_dir)
         waited()  # jobs count their own time
         say(introduction(f"sweep {sweep_dir.name}", arguments.overrides))
-        require_finished(run_sweep(loader, master, entry, task, jobs), sweep_dir)
+        run_sweep(loader, master, entry, task, jobs)
     finally:
         GlobalHydra.instance().clear()
     return True

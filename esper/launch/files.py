@@ -165,7 +165,7 @@ class Loader(ConfigLoaderImpl):
     def located(self, message: str) -> str:
         """Append to a message the file that sets the value in question, for the configuration composed last.
 
-        It is the last file that sets the first key in the message that arguments or files set; none if an argument sets
+        It is the last file that sets the first key in the message that files set; none if an argument sets any key in
         it.
         """
         file, colon, rest = message.partition(".yaml: ")
@@ -178,10 +178,10 @@ class Loader(ConfigLoaderImpl):
         if not self.composed:
             return message
         given, contents = self._given(self.asked[1]), list(self._contents())
-        for match in _KEYS.finditer(message):
-            key = (match[1] or match[2]).rstrip(".")
-            if _among(key, given):
-                return message
+        named = [(match[1] or match[2]).rstrip(".") for match in _KEYS.finditer(message)]
+        if any(_among(key, given) for key in named):
+            return message
+        for key in named:
             # A file may set an entry of a dictionary as a whole.
             for name in (key, key.rpartition(".")[0]) if key.count(".") > 1 else (key,):
                 for path, keys in reversed(contents):

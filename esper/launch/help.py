@@ -26,6 +26,9 @@ COLUMN = 34
 ADDED = ("preset", "debug", "sweep")
 """Groups that need a plus, because no file of theirs is chosen by default."""
 
+_MADE = re.compile(r"\$\{esper\.\w+:\}")
+"""A value that is made for each command."""
+
 INTRODUCTION = """\
 python -m esper.{command} [key=value ...]        docs/configuration.md says more about every key
 
@@ -65,7 +68,8 @@ def help_lines(entry: Entry, config: DictConfig, config_dir: str | None = None) 
         if start != section:
             section = start
             yield from ("", f"{section or 'run'}:")
-        yield _line(f"{key}={as_typed(value)}", re.split(r"(?<=\.) (?=[A-Z])", texts[key])[0])
+        shown = "..." if _MADE.fullmatch(str(value)) else as_typed(value)
+        yield _line(f"{key}={shown}", re.split(r"(?<=\.) (?=[A-Z])", texts[key])[0])
 
 
 def _line(word: str, text: str) -> str:

@@ -39,7 +39,7 @@ them.
 """
 
 
-def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]) -> bool:
+def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobWork, jobs: Sequence[SweepJob]) -> None:
     """Run the unfinished jobs of a sweep, and print the state of all jobs.
 
     Args:
@@ -48,11 +48,9 @@ def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobW
         work: function that runs one job.
         jobs: jobs of the sweep.
 
-    Returns:
-        whether every job has finished.
-
     Raises:
         Preempted: the sweep was asked to stop; the same command resumes it.
+        RunError: some job has not finished.
     """
     sweep_dir = Path(master.hydra.sweep.dir)
     conditions = {job.number: RunFolder(job.run_dir).condition() for job in jobs if job.refusal is None}
@@ -68,7 +66,7 @@ def run_sweep(loader: ConfigLoader, master: DictConfig, entry: Entry, work: JobW
     finally:
         rows = [_row(job, lost.get(job.number)) for job in jobs]
         print_sweep(sweep_dir, rows)
-    return all(row.condition == RunCondition.FINISHED for row in rows)
+    _require_finished(jobs, rows, sweep_dir)
 
 
 def _announce(sweep_dir: Path, jobs: Sequence[SweepJob], conditions: dict[int, RunCondition]) -> None:
@@ -178,11 +176,9 @@ def _row(job: SweepJob, lost: str | None) -> JobRow:
     )
 
 
-def require_finished(finished: bool, sweep_dir: Path) -> None:
-    """Raise an error, and so set the exit code, if some job of a sweep has not finished.
-
-    Raises:
-        RunError: some job has not finished.
-    """
-    if not finished:
+def _require_finished(jobs: Sequence[SweepJob], rows: Sequence[JobRow], sweep_dir: Path) -> None:
+    refused = sum(job.refusal is not None for job in jobs)
+    if sum(row.condition != RunCondition.FINISHED for row in rows) > refused:
         raise RunError(f"not every job of {sweep_dir} is finished; the same command resumes the sweep")
+    if refused:
+        raise RunError(f"{refused} of {len(jobs)} jobs of {sweep_dir} were refused, as above; the others are finished")

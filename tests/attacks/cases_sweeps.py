@@ -13,6 +13,7 @@ def swept(name: str, words: str, says: str, **more: Any) -> Attack:
 
 
 LEFT = "not every job of multirun/.* is finished; the same command resumes"
+REFUSED = r"1 of 2 jobs of multirun/.* were refused, as above; the others are finished"
 
 ATTACKS = [
     swept("sweep over no seed", "'seed=range(0)'", r"seed=range\(0\) has no value, so that this sweep has no job"),
@@ -37,13 +38,13 @@ ATTACKS = [
     fails(
         "one job of two is refused",
         "esper.train -m $tiny seed=1,x",
-        LEFT,
+        REFUSED,
         runs={"multirun/*/seed1-*": "finished", "multirun/*/*refused*": "failed"},
     ),
     fails(
         "one job of two has a plugin that exits",
         "esper.train -m $tiny 'plugins=[mine],[]'",
-        LEFT,
+        REFUSED,
         files={"mine.py": "raise SystemExit(0)\n"},
         runs={"multirun/*/*refused*": "failed"},
     ),

@@ -173,6 +173,20 @@ def test_a_word_that_wins_over_a_file_is_at_fault_itself(esper: CommandLine, tmp
     assert refusal(esper, "+preset=p", "trainer.num_envs=-1") == "trainer.num_envs must be at least 1, got -1"
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("host.widths=[8,8]", "host.kernel_sizes must have one entry per block of host.widths (2), got [3, 3, 3]"),
+        ("hydra/launcher=worker", "hydra/launcher: unknown 'worker' (did you mean 'workers'?); choose from "),
+    ],
+)
+def test_no_file_is_at_fault_where_a_word_contradicts_it(
+    esper: CommandLine, tmp_path: Path, word: str, message: str
+) -> None:
+    write(tmp_path / "mine", f"{GLOBAL}seed: 4\n")
+    assert refusal(esper, "+preset=smoke", word).startswith(message)
+
+
 def test_the_last_file_that_says_it_is_at_fault(esper: CommandLine, tmp_path: Path) -> None:
     write(tmp_path / "mine", f"{GLOBAL}trainer: {{num_envs: 0}}\n", "preset/base.yaml")
     write(tmp_path / "mine", f"{GLOBAL}defaults: [base, _self_]\nseed: 4\n")

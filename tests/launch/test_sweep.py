@@ -146,6 +146,7 @@ def test_a_value_of_the_wrong_type_costs_its_own_jobs_only(sweep: Sweep) -> None
     assert sweep("+preset=smoke", "seed=1,2", "ppo.lr=0.1,fast") == 1
     assert [(config.seed, config.ppo.lr) for config, _ in sweep.ran] == [(1, 0.1), (2, 0.1)]
     assert "ppo.lr must be a number, got 'fast'" in sweep.out
+    assert "2 of 4 jobs of multirun/smoke-" in sweep.err, "the same command would not resume them"
 
 
 @pytest.mark.parametrize(
