@@ -22,7 +22,7 @@ from esper.telemetry.statistics import Interval, crossed_bootstrap
 
 SECTION = "rl"
 PRESETS = ("digits", "digits_pays")
-FOLDER = Path("outputs") / "benchmarks" / "rl"
+FOLDER = Path(__file__).parent / "rl_runs"
 PAGE = Path(__file__).parent / "rl.md"
 NAMES = {"esper": "Esper's PPO", "flat": "MaskablePPO, flat", "factored": "MaskablePPO, factored"}
 NUM_HOSTS = 48
