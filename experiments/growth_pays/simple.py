@@ -1,25 +1,14 @@
-"""A plugin with simple rivals of the learned controller: a rule that reads one bit, the same without it, and the
-controller without its memory.
-"""
+"""A plugin with simple rivals of the learned controller: a rule that reads one bit, and the same without it."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from esper.blueprints import blueprint_ids
-from esper.controllers import (
-    ControllerContext,
-    Learned,
-    Stateless,
-    germinate,
-    on_slot,
-    register_controller,
-    waiting,
-)
+from esper.controllers import Stateless, germinate, on_slot, register_controller, waiting
 from esper.controllers.probe_rule import observed_probes
 from esper.envs.records import EnvView
 from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Op
-from esper.runtime.rng import generator
 
 STARVED = 0.7
 """Share of dead channels from which on the last slot counts as starved."""
@@ -52,22 +41,5 @@ class OneBit(Stateless):
         return actions
 
 
-class Forgetful(Learned):
-    """The learned controller with the state of its LSTM set to zero before every decision."""
-
-    name = "learned_forgetful"
-
-    def act(self, view: EnvView) -> Tensor:
-        self._hidden = self._policy.initial_state(view.state.num_envs)
-        return super().act(view)
-
-
-def forgetful(context: ControllerContext) -> Forgetful:
-    """Build the controller without memory from the policy of an evaluation's first checkpoint."""
-    stream = generator("controller", Forgetful.name, context.seed)
-    return Forgetful(context.policy, context.normaliser, context.num_envs, generator=stream, greedy=context.greedy)
-
-
 register_controller("one_bit", lambda context: OneBit(reads=True))
 register_controller("no_bit", lambda context: OneBit(reads=False))
-register_controller("learned_forgetful", forgetful)
