@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,16 @@ from command_line import CommandLine
 from esper.launch.entries import EVALUATE, TRAIN
 
 ROOT = Path(__file__).parents[1]
-FILES = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+PATTERNS = (
+    "*.md",
+    "docs/*.md",
+    "conf/**/*.*",
+    "esper/**/*.md",
+    "experiments/**/*.md",
+    "benchmarks/*.md",
+    "multirun/*.md",
+)
+FILES = sorted(str(path.relative_to(ROOT)) for pattern in PATTERNS for path in ROOT.glob(pattern) if path.is_file())
 PAGES = [name for name in FILES if name.endswith(".md")]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"python -m (esper\.train|esper\.evaluate) ([^\n`#]*)")
@@ -45,11 +53,10 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
 def commands() -> Iterator[tuple[str, str]]:
     """Iterate over the files and commands that can be tried without a run, a package or a cluster."""
     for name in FILES:
-        if name.endswith((".md", ".yaml")) and not name.startswith("tests/"):
-            text = re.sub(r"\\\n\s*", " ", (ROOT / name).read_text("utf-8"))
-            for found in COMMAND.finditer(text):
-                if not any(part in found[0] for part in ELSEWHERE):
-                    yield name, f"{found[1]} {found[2].strip()}"
+        text = re.sub(r"\\\n\s*", " ", (ROOT / name).read_text("utf-8"))
+        for found in COMMAND.finditer(text):
+            if not any(part in found[0] for part in ELSEWHERE):
+                yield name, f"{found[1]} {found[2].strip()}"
 
 
 @pytest.mark.slow
