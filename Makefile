@@ -21,12 +21,12 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-# The best fixed plan that a search of 13,325 environment epochs found on hosts of training, as a rival.
-PLAN := evaluation.schedule.first.epoch=1 evaluation.schedule.first.slot=1 evaluation.schedule.first.blueprint=bottleneck
+# The best fixed plan for these hosts (experiments/growth_pays), as a rival.
+PLAN := evaluation.schedule.first.epoch=0 evaluation.schedule.first.slot=1 evaluation.schedule.first.blueprint=conv_heavy
 RIVALS := evaluation.controllers=[learned,heuristic,schedule,random,never] $(PLAN)
 
-train: setup  ## Train a controller on digits: make train ARGS="seed=1 trainer.num_iterations=60"
-	$(BIN)/python -m esper.train +preset=digits $(RIVALS) $(ARGS)
+train: setup  ## Train a controller on digits: make train ARGS="seed=1 trainer.num_iterations=20"
+	$(BIN)/python -m esper.train +preset=digits_pays trainer.num_iterations=10 $(RIVALS) $(ARGS)
 
 test: setup  ## Run the unit tests: make test ARGS="tests/config -x" WORKERS=
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
