@@ -26,7 +26,7 @@ PLAN := evaluation.schedule.first.epoch=0 evaluation.schedule.first.slot=1 evalu
 RIVALS := evaluation.controllers=[learned,heuristic,schedule,random,never] $(PLAN)
 
 train: setup  ## Train a controller on digits: make train ARGS="seed=1 trainer.num_iterations=20"
-	$(BIN)/python -m esper.train +preset=digits_pays trainer.num_iterations=10 $(RIVALS) $(ARGS)
+	$(BIN)/python -m esper.train +preset=digits_pays trainer.num_iterations=10 evaluation.num_hosts=64 $(RIVALS) $(ARGS)
 
 test: setup  ## Run the unit tests: make test ARGS="tests/config -x" WORKERS=
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
