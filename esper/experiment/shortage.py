@@ -1,4 +1,6 @@
-"""Ends of a run that Esper does not cause, reported in one line: a full disk, no memory, a failure in a user's code."""
+"""Ends of a run that Esper does not cause, reported in one line: a full disk, no memory, a removed folder, a failure in
+a user's code.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def shortages(
     *,
     begun: bool = True,
 ) -> Iterator[None]:
-    """Turn a full disk, a lack of memory and failures in a user's code into a :class:`RunError`.
+    """Turn a full disk, a lack of memory, a removed folder and failures in a user's code into a :class:`RunError`.
 
     The message names the keys to change, and the command to resume.
 
@@ -71,9 +73,17 @@ def shortages(
         line = explain(error, config)
         if line is None and begun and isinstance(error, UsersCodeError):
             line = str(error)
+        if line is None and folder is not None and _removed(folder, error):
+            line = f"{folder} was removed while this process was writing to it"
         if line is None:
             raise
         raise RunError(f"{line}{_kept(config, folder, resumable())}") from error
+
+
+def _removed(folder: Path, error: Exception) -> bool:
+    """Return whether a file could not be opened because the folder is gone."""
+    missing = isinstance(error, FileNotFoundError) and folder in Path(str(error.filename)).parents
+    return missing and not folder.exists()
 
 
 def _kept(config: object, folder: Path | None, resumable: bool) -> str:

@@ -137,6 +137,13 @@ def test_the_error_that_a_library_raises_on_the_way_hides_nothing() -> None:
         work()
 
 
+def test_a_folder_that_is_removed_is_said_and_another_missing_file_is_a_bug(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"^{tmp_path / 'gone'} was removed while"), shortages(folder=tmp_path / "gone"):
+        write_atomic(tmp_path / "gone" / "metrics.jsonl", "x")
+    with pytest.raises(FileNotFoundError), shortages(folder=tmp_path):
+        write_atomic(tmp_path / "gone" / "metrics.jsonl", "x")
+
+
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), FileNotFoundError(2, "none", "x"), KeyError("out of memory")])
 def test_bugs_are_left_as_they_are(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, shortages(compose(), Path("x"), lambda: True):
