@@ -25,8 +25,11 @@ $(STAMP): pyproject.toml
 PLAN := evaluation.schedule.first.epoch=0 evaluation.schedule.first.slot=1 evaluation.schedule.first.blueprint=conv_heavy
 RIVALS := evaluation.controllers=[learned,heuristic,schedule,random,never] $(PLAN)
 
-train: setup  ## Train a controller on digits: make train ARGS="seed=1 trainer.num_iterations=20"
-	$(BIN)/python -m esper.train +preset=digits_pays trainer.num_iterations=10 evaluation.num_hosts=64 $(RIVALS) $(ARGS)
+# A quarter of the preset's iterations, after which the lean recipe has learned these hosts (experiments/lean).
+SIZE := trainer.num_iterations=20 evaluation.num_hosts=64 devices=[cpu,cpu]
+
+train: setup  ## Train a controller on digits: make train ARGS="seed=1 trainer.num_iterations=40"
+	$(BIN)/python -m esper.train +preset=digits_pays $(SIZE) $(RIVALS) $(ARGS)
 
 test: setup  ## Run the unit tests: make test ARGS="tests/config -x" WORKERS=
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
