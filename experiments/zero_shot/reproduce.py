@@ -28,7 +28,7 @@ from esper.runtime.files import write_atomic
 from esper.runtime.rng import generator
 from esper.runtime.terminal import say, secure
 from esper.telemetry.statistics import crossed_bootstrap
-from experiments.growth_pays.simple import OneBit
+from experiments.growth_pays.one_bit import OneBit
 from experiments.tables import between_markers
 
 SHIPPED = "digits_pays"
