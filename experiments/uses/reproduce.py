@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import esper
+from esper.experiment.checkpoint import checkpoint_path, config_of, load_checkpoint
+from esper.population import PROBE_NAMES
 from esper.runtime.controller_names import LEARNED, NEVER
 from esper.runtime.terminal import secure
 from experiments.tables import between_markers, interval
@@ -32,6 +34,14 @@ TEXTS = {
     NEVER: "(never grows)",
 }
 """Rows of the table by name of controller, in their order."""
+
+
+def playable(probes: Collection[str]) -> list[str]:
+    """Return the ablations of a controller that observes some slot probes, or none of them."""
+    lost = {f"swapped_{name}" for name in PROBE_NAMES if name not in probes}
+    if not probes:
+        lost |= {"frozen_probes", "swapped_probes"}
+    return [name for name in ABLATIONS if name not in lost]
 
 
 def rows(result: Mapping[str, Any]) -> list[str]:
@@ -58,12 +68,14 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=64, help="held-out hosts (default 64)")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    path = checkpoint_path(str(options.checkpoint))
+    config = config_of(load_checkpoint(path), path)
     with tempfile.TemporaryDirectory() as folder:
         evaluated = esper.run_evaluation(
             options.checkpoint,
             Path(folder) / "uses",
             num_hosts=options.hosts,
-            controllers=[LEARNED, *ABLATIONS, NEVER],
+            controllers=[LEARNED, *playable(config.observation.slot_probes), NEVER],
             plugins=["experiments.uses.ablations"],
             sampled=False,
             console="off",

@@ -14,7 +14,7 @@ from esper.population import PROBE_NAMES
 
 with undone():  # tests of the registry are about Esper's own
     from experiments.uses.ablations import ABLATIONS, GROUPS, Ablated, FrozenProbes, _columns
-    from experiments.uses.reproduce import TEXTS, rows
+    from experiments.uses.reproduce import TEXTS, playable, rows
 
 NUM_ENVS = 5
 EXPERIMENT = small_experiment(f"observation.slot_probes=[{','.join(PROBE_NAMES)}]")
@@ -113,3 +113,9 @@ def test_rows_stand_in_the_order_of_their_texts() -> None:
     assert learned == "| everything, as trained | +1.0 [+0.5, +1.5] |  | 100.0 [50.0, 150.0] | 1.00 |"
     assert swapped.startswith("| epoch of another host | +1.0 [+0.5, +1.5] | +1.0 [+0.5, +1.5] |")
     assert never.startswith("| (never grows) ")
+
+
+def test_only_what_is_observed_is_taken_away() -> None:
+    assert playable(PROBE_NAMES) == list(ABLATIONS)
+    assert set(ABLATIONS) - set(playable(["dead_channels"])) == {f"swapped_{name}" for name in PROBE_NAMES[1:]}
+    assert not any("probes" in name or name.removeprefix("swapped_") in PROBE_NAMES for name in playable([]))
