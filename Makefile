@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-# The best fixed plan for these hosts (experiments/growth_pays), as a rival.
+# Of the two best fixed plans for these hosts the more accurate one (no_bit in experiments/growth_pays), as a rival.
 PLAN := evaluation.schedule.first.epoch=0 evaluation.schedule.first.slot=1 evaluation.schedule.first.blueprint=conv_heavy
 RIVALS := evaluation.controllers=[learned,heuristic,schedule,random,never] $(PLAN)
 

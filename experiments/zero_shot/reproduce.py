@@ -1,7 +1,7 @@
 """Measure the shipped controller of ``digits_pays`` on hosts of other kinds, from the repository's root:
 ``python -m experiments.zero_shot.reproduce``.
 
-Nothing is trained or tuned on them. The controller, the heuristic, and the best fixed plan and the best simple rule of
+Nothing is trained or tuned on them. The controller, the heuristic, and a best fixed plan and the best simple rule of
 ``digits_pays`` play the same held-out hosts of every kind. What is missing in ``outputs/zero_shot`` is played, a file
 for each kind; then the table of README.md is renewed.
 """

@@ -38,6 +38,7 @@ def test_every_key_has_a_line_with_its_value_and_its_meaning(shown: Shown) -> No
         name = next((name for name in ("instances.families", "evaluation.schedule") if key.startswith(name)), key)
         assert len(line(lines, f"{name}=").split("  ")) > 2, key
     assert "  trainer.num_iterations=7  " in line(lines, "trainer.num_iterations=")
+    assert "  name=...  " in line(lines, "name="), "it is made for each command"
     assert "after its pooling" in line(lines, "host.place_rows=")
 
 
