@@ -22,7 +22,7 @@ from hydra import compose
 from omegaconf import DictConfig
 
 from esper.config.hosts import HOST_GROUP
-from tests.tiers import resembles_a_fast_one
+from tests.tiers import beyond_few, resembles_a_fast_one
 
 pytest_plugins = ["command_line", "tests.warm"]
 
@@ -93,6 +93,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if resembles_a_fast_one(getattr(item, "callspec", NO_CALL).params.values()):
             item.add_marker(pytest.mark.slow)
+    for item in beyond_few(items):
+        item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: FIRST_PATHS.index(item.path) if item.path in FIRST_PATHS else len(FIRST))
     if torch.cuda.is_available():
         return

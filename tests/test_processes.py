@@ -128,6 +128,7 @@ def test_short_waits_are_found(line: str, short: bool) -> None:
     assert bool(list(short_waits(line))) == short
 
 
+@pytest.mark.slow
 def test_tests_give_time_enough_and_leave_no_process_behind() -> None:
     """``processes.LIMIT`` is what anything gets that only has to end, ``processes.run`` and ``started`` end it."""
     found = []

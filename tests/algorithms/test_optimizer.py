@@ -1,4 +1,4 @@
-"""The policy's optimizer takes the steps of PyTorch's plain Adam, and goes on with what a checkpoint says."""
+"""The policy's optimizer takes the steps of PyTorch's plain Adam, or those of the state that it is given."""
 
 from __future__ import annotations
 

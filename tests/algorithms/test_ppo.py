@@ -16,6 +16,7 @@ from esper.algorithms import PPO, PPOSettings, RolloutBuffer, UpdateResult, gae
 from esper.growth.actions import HEADS, OP_GERMINATE, OP_NAMES, Head
 from esper.policy import GrowthPolicy
 from esper.telemetry.events import RatioExplosion
+from tests.tiers import few
 
 ONE_STEP = ppo_settings(num_minibatches=1, update_epochs=1)
 
@@ -124,6 +125,7 @@ def test_kl_stops_later_epochs_at_one_and_a_half_times_the_target() -> None:
 @pytest.mark.parametrize("norm_adv", [False, True])
 @pytest.mark.parametrize("column", ["reward", "value", "bootstrap_value"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@few(5)
 def test_a_minibatch_with_a_non_finite_loss_is_skipped_and_the_others_are_not(
     norm_adv: bool, column: str, value: float
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from esper.config import CONF_DIR, Config, compose, from_yaml, to_plain, to_yaml
+from tests.tiers import few
 
 PRESETS = sorted(path.stem for path in (CONF_DIR / "preset").glob("*.yaml"))
 DEBUGS = sorted(path.stem for path in (CONF_DIR / "debug").glob("*.yaml"))
@@ -26,6 +27,7 @@ def test_every_preset_composes_and_loads(preset: str) -> None:
 
 @pytest.mark.parametrize("debug", DEBUGS)
 @pytest.mark.parametrize("preset", PRESETS)
+@few(5)
 def test_every_debug_config_fits_every_preset(preset: str, debug: str) -> None:
     assert isinstance(compose(f"+preset={preset}", f"+debug={debug}"), Config)
 
@@ -75,6 +77,7 @@ def test_command_line_wins_over_debug_wins_over_preset() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
+@few(5)
 def test_a_saved_configuration_loads_to_an_equal_one(preset: str) -> None:
     config = compose(f"+preset={preset}", "telemetry.level=off", "reward.twin=none", "devices=0", "name=null-1")
     text = to_yaml(config)

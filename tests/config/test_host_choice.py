@@ -13,6 +13,7 @@ from esper.experiment.preflight import preflight
 from esper.growth.actions import NUM_HEADS
 from esper.hosts import HOSTS, build_host
 from esper.runtime.rng import generator
+from tests.tiers import few
 
 TASK_OF = {
     "cifar10": "synthetic_images",
@@ -146,6 +147,7 @@ def test_families_to_draw_from_are_those_that_the_host_can_have() -> None:
         ("host=custom host.target=nowhere:b host.slots=[x]", "host.target: cannot import 'nowhere'"),
     ],
 )
+@few(8)
 def test_what_does_not_fit_is_answered_with_what_does(words: str, message: str) -> None:
     with pytest.raises(Exception) as caught:
         preflight(compose(*_split(words)))

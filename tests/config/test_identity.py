@@ -18,6 +18,7 @@ from esper.config.identity import (
     flat,
     without,
 )
+from tests.tiers import few
 
 SMOKE = ("+preset=smoke", "seed=4")
 
@@ -53,6 +54,7 @@ def test_letters_are_those_of_folders_and_tunings_that_exist() -> None:
         ("instances.num_train=9", 1, 1, 1, 1, 1),
     ],
 )
+@few(5)
 def test_each_purpose_has_its_own_keys(
     word: str, of_a_run: int, on_resume: int, folders: int, reports: int, tunings: int
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.config.naming import as_typed, configuration_letters, job_name, readable, sweep_name
+from tests.tiers import few
 
 if TYPE_CHECKING:
     from command_line import CommandLine
@@ -149,6 +150,7 @@ def test_finished_jobs_are_found_again_when_words_are_in_another_order_and_spell
         (["seed=13,1,13"], ["job 2 (seed=13) is job 0 (seed=13) again"], 1),
     ],
 )
+@few(2)
 def test_jobs_that_are_the_same_are_run_once_and_named(
     esper: CommandLine, typed: list[str], said: list[str], count: int
 ) -> None:

@@ -21,6 +21,7 @@ from esper.config import Config, UsageError, compose, load, to_plain
 from esper.config.identity import flat
 from esper.config.learning import EntropyMultipliers
 from esper.growth.actions import HEADS
+from tests.tiers import few
 
 MODULES = (
     esper.config.growth,
@@ -169,6 +170,7 @@ def counted(plain: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", [10**20, 10**400], ids=["20 digits", "400 digits"])
+@few(1)
 def test_counts_that_no_machine_has_room_or_time_for_are_refused_by_key(count: int) -> None:
     changes = {key: value for key, value in counted(to_plain(Config()), count).items() if not key.startswith("host.")}
     del changes["observation.num_blueprints"]  # which only a build can check: plugins may add some

@@ -42,6 +42,7 @@ from esper.growth.actions import (
 from esper.policy import GrowthPolicy, Normaliser
 from esper.policy.normaliser import moments
 from esper.runtime.options import Greedy
+from tests.tiers import few
 
 STATELESS = ("never", "static_final", "static_full", "static_best")
 
@@ -91,6 +92,7 @@ def build(name: str, num_envs: int, num_slots: int, seed: int = 0, deterministic
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
 @settings(max_examples=5)
 @given(data=st.data(), seed=st.integers(0, 2**31), num_slots=st.integers(1, 5))
+@few(5)
 def test_every_controller_is_always_legal(name: str, data: st.DataObject, seed: int, num_slots: int) -> None:
     """Checked in every step of play(), for any rules, fitting blueprints and measurements."""
     rules = growth_rules(
@@ -109,6 +111,7 @@ def test_every_controller_is_always_legal(name: str, data: st.DataObject, seed: 
 
 
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
+@few(4)
 def test_every_controller_plays_real_hosts_legally_and_the_same_twice(name: str) -> None:
     experiment = small_experiment("env.num_epochs=8")
     runs = []
@@ -145,6 +148,7 @@ def test_resetting_some_environments_starts_them_anew_and_leaves_the_others(name
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))
+@few(8)
 def test_a_controller_with_the_state_of_another_goes_on_as_it(name: str, deterministic: bool) -> None:
     world = Simulated(6, fits_all(3), DIGITS, worth=lambda noise: 3 * noise)
     first, second = (build(name, 6, 3, deterministic=deterministic) for _ in range(2))

@@ -17,6 +17,7 @@ from esper.envs.features import num_features
 from esper.envs.records import EnvView
 from esper.growth import GrowthRules, Stage
 from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Blueprint, Head
+from tests.tiers import few
 
 DIGITS = growth_rules(max_developing=3, max_seeds=1, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 
@@ -131,6 +132,7 @@ def promising(values: list[float], rules: GrowthRules = DIGITS, num_envs: int = 
 @pytest.mark.parametrize("look_age", [1, 2, 3])
 @pytest.mark.parametrize("max_developing", [1, 2, 3])
 @pytest.mark.parametrize("max_seeds", [1, 2])
+@few(12)
 def test_every_slot_is_tried_once_and_the_best_are_kept(
     best: int, look_age: int, max_developing: int, max_seeds: int
 ) -> None:

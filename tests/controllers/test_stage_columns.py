@@ -14,6 +14,7 @@ from simulated import Simulated, fits_all
 from esper.controllers import Controller, RandomLegal
 from esper.envs.features import SILENT_STAGES, feature_table
 from esper.growth import STAGE_NAMES, GrowthRules
+from tests.tiers import few
 
 RULES = (
     growth_rules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=1, embargo_epochs=2),
@@ -27,6 +28,7 @@ def random_player(seed: int) -> Controller:
 
 @pytest.mark.parametrize("player", [random_player, Eager])
 @pytest.mark.parametrize("rules", RULES)
+@few(2)
 def test_every_stage_is_seen_in_random_play_but_those_documented(rules: GrowthRules, player: type) -> None:
     simulated, chooser, seen = Simulated(16, fits_all(3), rules), player(0), []
     for _ in range(80):

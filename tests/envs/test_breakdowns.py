@@ -19,6 +19,7 @@ from esper.envs.growth import GrowthEnv
 from esper.envs.records import StepResult
 from esper.envs.rewards import REWARDS, Potential, RewardInputs, paired_reward
 from esper.growth.actions import Op
+from tests.tiers import few
 
 NAN, INF = float("nan"), float("inf")
 DIVERGING = f"lr_times_1{'0' * 30}"
@@ -49,6 +50,7 @@ def rewards_of(env: GrowthEnv, seed: int = 0) -> list[StepResult]:
         pytest.param("loss", "cached", "fp16", marks=NEEDS_FP16),
     ],
 )
+@few(4)
 def test_hosts_that_diverge_by_themselves_leave_every_number_finite(family: str, twin: str, amp: str) -> None:
     experiment = small_experiment(f"amp={amp}", f"env.num_epochs={EPOCHS}", f"reward.family={family}")
     env = small_env(experiment, families=("intact", DIVERGING), measure_test=True)
@@ -71,6 +73,7 @@ def test_hosts_that_diverge_by_themselves_leave_every_number_finite(family: str,
 
 @pytest.mark.parametrize("family", ["paired", "loss"])
 @pytest.mark.parametrize("mapping", ["loop", "grouped", "matmul"])
+@few(2)
 def test_never_growing_earns_exactly_zero_on_hosts_that_break_down_by_themselves(mapping: str, family: str) -> None:
     experiment = small_experiment(f"env.mapping={mapping}", "env.num_epochs=3", f"reward.family={family}")
     env = small_env(experiment, families=(DIVERGING, "intact"))
@@ -173,6 +176,7 @@ _healthy: dict[str, list[StepResult]] = {}
     at=st.integers(0, EPOCHS - 1),
     value=st.sampled_from([NAN, INF, -INF]),
 )
+@few(2)
 def test_one_poisoned_number_costs_one_environment_and_changes_no_bit_elsewhere(
     monkeypatch: pytest.MonkeyPatch, family: str, name: str, env: int, at: int, value: float
 ) -> None:

@@ -30,7 +30,7 @@ from esper.growth.actions import OP_GERMINATE, OP_WAIT, ActionMasks, AlphaSpeed,
 from esper.growth.stages import REASONS, Reason
 from esper.population import MAPPINGS, NUM_PROBES, PROBE_NAMES, probe_hosts
 from esper.population.scaling import MAX_SCALE
-from tests.tiers import slowly
+from tests.tiers import few, slowly
 
 CONV_LIGHT = 1
 GERMINATE = action(Op.GERMINATE, slot=1, blueprint=CONV_LIGHT, alpha_target=2)
@@ -187,6 +187,7 @@ def test_data_order_and_host_differ_between_instances(experiment: Experiment) ->
 
 
 @pytest.mark.parametrize("mapping", sorted(MAPPINGS))
+@few(2)
 def test_an_environment_does_not_notice_what_its_neighbours_do(mapping: str) -> None:
     """Bit-equal whatever its neighbours do, as long as its own stacks are the same: that of hosts always is.
 
@@ -319,6 +320,7 @@ def test_a_finished_environment_must_be_reset_before_it_steps(experiment: Experi
 
 
 @pytest.mark.parametrize("mapping", sorted(MAPPINGS))
+@few(2)
 def test_a_crash_ends_its_own_episode_and_leaves_the_others_bit_equal(mapping: str) -> None:
     experiment = small_experiment(f"env.mapping={mapping}", "env.num_epochs=6")
     script = [waits(3, e0=GERMINATE, e2=action(Op.GERMINATE, slot=0, blueprint=4, alpha_target=2)), *[waits(3)] * 5]
@@ -402,6 +404,7 @@ def test_weights_that_a_host_lacks_stay_zero_while_it_grows(experiment: Experime
 
 
 @pytest.mark.parametrize("num_slots", [1, slowly(2), 3, slowly(4), slowly(5), 8])
+@few(1)
 def test_observations_stay_in_range_for_every_number_of_slots(num_slots: int) -> None:
     experiment = small_experiment(
         "host=digits_deep",

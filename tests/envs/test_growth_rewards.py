@@ -31,6 +31,7 @@ from esper.growth import Stage
 from esper.growth.actions import AlphaSpeed, AlphaTarget, Op
 from esper.hosts import SegmentedHost
 from esper.population import MAPPINGS
+from tests.tiers import few
 
 CONV_LIGHT, BOTTLENECK = 1, 5
 GERMINATE = action(Op.GERMINATE, slot=1, blueprint=CONV_LIGHT, alpha_target=AlphaTarget.FULL)
@@ -85,6 +86,7 @@ PRECISIONS = ["off", "bf16", pytest.param("fp16", marks=NEEDS_FP16)]
 
 @pytest.mark.parametrize("amp", PRECISIONS)
 @pytest.mark.parametrize("mapping", sorted(MAPPINGS))
+@few(3)
 def test_never_growing_earns_exactly_zero_in_every_step(mapping: str, amp: str) -> None:
     experiment = small_experiment(f"env.mapping={mapping}", f"amp={amp}", "env.num_epochs=5")
     results = play_episode(small_env(experiment), controller(experiment, "never"))
@@ -115,6 +117,7 @@ def test_never_growing_earns_exactly_zero_whatever_the_family(mapping: str) -> N
         pytest.param("grouped", "fp16", marks=NEEDS_FP16),
     ],
 )
+@few(3)
 def test_modules_that_stay_in_training_earn_exactly_zero_in_every_step(mapping: str, amp: str, incubation: str) -> None:
     experiment = small_experiment(
         f"env.mapping={mapping}",
@@ -188,6 +191,7 @@ def crash_value(env: GrowthEnv, environment: int) -> float:
 
 @pytest.mark.parametrize(("gamma", "shaping"), [(1.0, 0.0), (0.97, 2.0)])
 @pytest.mark.parametrize("family", REWARDS)
+@few(3)
 def test_random_episodes_with_culls_and_crashes_telescope(family: str, gamma: float, shaping: float) -> None:
     experiment = small_experiment("slots.max_seeds=2", f"reward.family={family}", f"reward.stage_shaping={shaping}")
     env = small_env(experiment, num_envs=5, gamma=gamma)
@@ -270,6 +274,7 @@ def test_twins_of_older_checkpoints_have_no_returns_on_test() -> None:
 
 
 @pytest.mark.parametrize("family", REWARDS)
+@few(2)
 def test_each_host_pays_its_own_price_and_the_rest_is_the_same(family: str) -> None:
     experiment = small_experiment("env.num_epochs=8", f"reward.family={family}")
     prices, script = (None, 0.0, 20.0), [waits(3, e0=GERMINATE, e1=GERMINATE, e2=GERMINATE), *[waits(3)] * 4]

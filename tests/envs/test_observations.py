@@ -23,6 +23,7 @@ from esper.envs.observations import observe
 from esper.growth import AlphaMode, SlotState, Stage
 from esper.growth.actions import NUM_BLUEPRINTS, Op
 from esper.population.probes import PROBE_NAMES
+from tests.tiers import few
 
 NAN, INF = float("nan"), float("inf")
 NUM_EPOCHS = 20
@@ -141,6 +142,7 @@ def wild_state(num_envs: int, num_slots: int, draw: Callable[[], float], generat
 @pytest.mark.parametrize("num_slots", [1, 2, 3, 4, 5, 8])
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**31))
+@few(3)
 def test_every_feature_stays_inside_its_range(num_slots: int, data: st.DataObject, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     values = data.draw(st.lists(extreme, min_size=20, max_size=20))

@@ -27,6 +27,7 @@ from esper.envs.rewards import REWARDS, Potential
 from esper.experiment.build import Experiment
 from esper.growth import Stage
 from esper.growth.actions import AlphaSpeed, AlphaTarget, Op
+from tests.tiers import few
 
 BOTTLENECK = USEFUL = 5
 STARVED = 1
@@ -238,6 +239,7 @@ every_reward = pytest.mark.parametrize("reward", REWARDS_PAID, ids=lambda reward
 
 
 @every_reward
+@few(2)
 def test_an_honest_controller_is_paid(reward: Reward) -> None:
     """Otherwise earning less than it would mean nothing."""
     assert starved()[0][reward]["honest"].paid > 3
@@ -255,6 +257,7 @@ def test_the_hosts_own_improvement_pays_nothing(reward: Reward) -> None:
 
 
 @pytest.mark.parametrize("family", ["paired", "loss"])
+@few(1)
 def test_a_module_the_host_has_come_to_depend_on_is_not_paid_for_that(family: str) -> None:
     """The hosts improve by 50 points and lose 20 when the module is switched off, yet it is not worth its rent."""
     found, gain = needless()

@@ -28,11 +28,13 @@ from esper.envs.rewards import (
 from esper.growth import SlotState, Stage
 from esper.population import Scores
 from esper.runtime.options import Rent
+from tests.tiers import few
 
 
 @pytest.mark.parametrize("family", REWARDS)
 @settings(max_examples=100, deadline=None)
 @given(episode=episodes(), gamma=st.sampled_from([1.0, 0.995, 0.9, 0.5]))
+@few(1)
 def test_the_discounted_sum_is_the_discounted_worth_of_the_end(family: str, episode: Episode, gamma: float) -> None:
     """Any path, any length, with stages, with and without a crash: sum gamma^t r_t = gamma^(T-1) G."""
     expected = gamma ** (len(episode.scores) - 1) * episode.worth(family)

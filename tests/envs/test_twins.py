@@ -20,6 +20,7 @@ from esper.population.stack import adam_step
 from esper.population.training import part_gradients, plan_training
 from esper.runtime.rng import generator
 from esper.tasks import epoch_indices
+from tests.tiers import few
 
 FAMILIES = ("intact", "starved_1", "centre_tap_12", "few_classes")
 OTHER_FAMILIES = ("narrow_4", "few_samples", "label_noise", "starved_0+label_noise+lr_times_3")
@@ -73,6 +74,7 @@ def train_alone(experiment: Experiment, instance: Instance) -> list[tuple[float,
 
 @pytest.mark.parametrize("mapping", sorted(MAPPINGS))
 @pytest.mark.parametrize("families", [FAMILIES, OTHER_FAMILIES], ids=["plain", "other"])
+@few(3)
 def test_a_twin_is_its_instance_trained_alone(mapping: str, families: tuple[str, ...]) -> None:
     """Every family: init, missing weights, data, order, optimizer and score, within rounding."""
     experiment, pool = small_experiment(f"env.mapping={mapping}", "env.num_epochs=4"), pool_of(families)

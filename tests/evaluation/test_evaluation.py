@@ -224,6 +224,8 @@ def test_a_static_network_has_what_the_learned_controller_ended_with(finished: P
     assert kept[0] == kept[1]
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("evaluation")
 def test_a_tuning_is_kept_and_gives_the_same_controls_again(
     config: EvaluateConfig, finished: Path, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from esper.runtime.state import damage, parts
 from esper.telemetry.hub import TelemetryHub
 from esper.training.start import find_start
 from esper.training.trainer import Trainer, check_start
+from tests.tiers import few
 
 WORDS = ("trainer.num_steps=4", "instances.num_train=7", "env.num_epochs=6")
 
@@ -111,6 +112,7 @@ DAMAGES = [([name], instead) for name in TOP for instead in (None, 1.5)] + [(pat
 
 
 @pytest.mark.parametrize(("path", "instead"), DAMAGES, ids=lambda value: str(value))
+@few(10)
 def test_resuming_evaluating_and_starting_from_it_are_refused_in_one_line(
     folder: RunFolder, raw: dict[str, Any], tmp_path: Path, path: list[str | int], instead: object
 ) -> None:

@@ -15,6 +15,7 @@ from esper.controllers import ControllerContext, Static, register_controller, wa
 from esper.envs.records import EnvView
 from esper.experiment.imitating import build_expert
 from esper.runtime.ranks import Ranks
+from tests.tiers import few
 
 
 class Forgetful:
@@ -79,6 +80,7 @@ def test_ranks_imitate_different_draws_of_a_controller_that_draws() -> None:
         ),
     ],
 )
+@few(1)
 def test_imitation_has_to_fit_into_the_run(words: list[str], message: str) -> None:
     compose(*words)  # of nothing
     with pytest.raises(UsageError) as caught:

@@ -23,6 +23,7 @@ from esper.runtime.options import Amp
 from esper.runtime.placement import CHOICES
 from esper.runtime.precision import check_amp, supported
 from esper.tasks import TASKS, Split, TaskData, TaskOptions, load_task
+from tests.tiers import few
 
 
 def tiny_task(options: TaskOptions, *, num_classes: int) -> TaskData:
@@ -161,6 +162,7 @@ def test_presets_pass(preset: str) -> None:
         (["devices=99"], "devices=99: 99 is not there; visible: cpu"),
     ],
 )
+@few(12)
 def test_what_cannot_run_is_refused_by_key_with_the_choices(overrides: list[str], message: str) -> None:
     with pytest.raises((ValueError, UsageError)) as caught:
         preflight(compose(*overrides))

@@ -194,6 +194,7 @@ def test_partial_without_a_checkpoint_is_refused() -> None:
         compose("checkpoint.partial=true")
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_policy_and_says_what_it_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.pt"
     saved(path, 3)

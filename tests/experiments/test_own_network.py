@@ -6,9 +6,11 @@ import pytest
 
 from experiments.own_network.__main__ import CONTROLLERS, SHIPPED, grow, table
 from experiments.own_network.networks import NETWORKS
+from tests.tiers import few
 
 
 @pytest.mark.parametrize("network", NETWORKS)
+@few(2)
 def test_a_network_that_does_not_grow_is_the_same_under_every_controller(network: str) -> None:
     rows = [grow(network, controller, 3, epochs=1) for controller in CONTROLLERS]
     assert len({(row["test_accuracy"], row["host_parameters"]) for row in rows}) == 1

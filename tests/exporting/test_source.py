@@ -16,6 +16,7 @@ from esper.growth.actions import BlendAlgorithm
 from esper.growth.blending import BlendedModule, Gate
 from esper.growth.layouts import Layout
 from esper.hosts import TransformerHost
+from tests.tiers import few
 
 
 def scrambled(network: nn.Module) -> nn.Module:
@@ -79,6 +80,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@few(2)
 def test_source_computes_the_same_in_batches_of_any_size(case: str) -> None:
     make, inputs = CASES[case]
     network = scrambled(make())

@@ -13,9 +13,11 @@ from esper.exporting.check import LOADERS
 from esper.exporting.formats import FORMATS, Traced
 from esper.exporting.network import trace
 from esper.growth.actions import Style
+from tests.tiers import few
 
 
 @pytest.mark.parametrize("style", list(Style))
+@few(2)
 def test_the_source_of_a_finished_network_computes_the_same(style: Style, tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler as schedulers
 import esper
 from esper.controllers.base import on_slot
 from esper.growth.actions import Op, Style
+from tests.tiers import few
 
 EPOCHS, STEPS = 11, 2
 TOTAL = EPOCHS * STEPS
@@ -57,6 +58,7 @@ def groups(model: Net) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("scheduler_name", SCHEDULERS)
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+@few(6)
 def test_rates_and_states_of_others_are_as_without_growth(optimizer_name: str, scheduler_name: str) -> None:
     bare = net()
     optimizer = OPTIMIZERS[optimizer_name](groups(bare))

@@ -24,7 +24,7 @@ from esper.experiment.acting import build_policy
 from esper.experiment.checkpoint import save_checkpoint
 from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Style
 from esper.runtime.options import BodyName
-from tests.tiers import slowly
+from tests.tiers import few, slowly
 
 EPOCHS, STEPS = 12, 2
 RULES = replace(QUICK, min_training_epochs=1)
@@ -93,6 +93,7 @@ class Run:
 @pytest.mark.parametrize(
     "name", ["script", "learned", *(slowly(name) for name in ("shared", "heuristic", "schedule", "random"))]
 )
+@few(1)
 def test_saved_and_continued_in_every_epoch_is_bit_equal_to_not_stopping(trained: dict[str, Path], name: str) -> None:
     torch.manual_seed(3)
     whole = Run(controllers(trained, name))

@@ -14,6 +14,7 @@ from esper.growth import GrowthRules, SlotState, apply_actions, legal
 from esper.growth.actions import Op, describe
 from esper.growth.flat import flat_actions
 from esper.growth.legality import permitted
+from tests.tiers import few
 
 SLOTS = [f"slot{number}" for number in range(NUM_SLOTS)]
 BLUEPRINTS = [f"blueprint{number}" for number in range(NUM_BLUEPRINTS)]
@@ -42,6 +43,7 @@ def succeeds(state: SlotState, actions: torch.Tensor, compatible: torch.Tensor, 
 
 
 @pytest.mark.parametrize("seed", range(2))
+@few(1)
 def test_an_action_is_masked_exactly_if_it_would_not_succeed(seed: int) -> None:
     rows, seen = flat_actions(SLOTS, BLUEPRINTS), set()
     for state, compatible, _ in islice(episodes(seed, RULES), 40):

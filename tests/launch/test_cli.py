@@ -17,6 +17,7 @@ from esper.config.errors import RunError
 from esper.config.paths import CONF_DIR
 from esper.launch.cli import introduction
 from esper.runtime.run_folder import RunFolder
+from tests.tiers import few
 
 PRESETS = ", ".join(sorted(path.stem for path in CONF_DIR.glob("preset/*.yaml")))
 Outcome = tuple[int, str, list[tuple[Config, Path]]]
@@ -70,6 +71,7 @@ Outcome = tuple[int, str, list[tuple[Config, Path]]]
         (["--cfg", "job", "ppo.bogus=1"], "unknown key 'ppo.bogus'; keys of ppo: lr"),
     ],
 )
+@few(16)
 def test_errors_of_use_are_one_line_and_leave_nothing(
     esper: Callable[..., Outcome], tmp_path: Path, words: list[str], message: str
 ) -> None:
@@ -218,6 +220,7 @@ def test_resume_takes_folder_and_configuration_of_a_run_and_what_words_change(
         (b"\xff", "resume: foreign is not a run folder (config.yaml is not text)"),
     ],
 )
+@few(2)
 def test_a_foreign_folder_is_refused_by_name_and_in_the_way_of_no_other_run(
     esper: Callable[..., Outcome], tmp_path: Path, content: bytes, message: str
 ) -> None:

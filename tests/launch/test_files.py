@@ -9,6 +9,7 @@ import pytest
 
 from esper.config import CONF_DIR
 from esper.config.plugins import activate
+from tests.tiers import few
 
 if TYPE_CHECKING:
     from command_line import CommandLine
@@ -110,6 +111,7 @@ def refusal(esper: CommandLine, *words: str) -> str:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+@few(16)
 def test_a_mistake_in_a_preset_is_said_with_file_key_value_and_choices(
     esper: CommandLine, tmp_path: Path, mistake: str
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_mistake_in_a_preset_is_said_with_file_key_value_and_choices(
         ),
     ],
 )
+@few(5)
 def test_a_mistake_in_any_file_is_said_with_its_name(
     esper: CommandLine, tmp_path: Path, file: str, text: str | bytes, words: list[str], message: str
 ) -> None:

@@ -11,6 +11,7 @@ from hydra._internal.utils import get_args_parser
 
 from esper.config import CONF_DIR
 from esper.launch.entries import EVALUATE, TRAIN
+from tests.tiers import few
 
 if TYPE_CHECKING:
     from command_line import CommandLine
@@ -66,6 +67,7 @@ def flags() -> list[argparse.Action]:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("flag", SHOWS)
+@few(5)
 def test_a_flag_that_shows_something_shows_it_and_leaves_nothing(
     esper: CommandLine, tmp_path: Path, flag: str, entry: str
 ) -> None:
@@ -77,6 +79,7 @@ def test_a_flag_that_shows_something_shows_it_and_leaves_nothing(
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("flag", RUNS)
+@few(3)
 def test_a_flag_with_which_jobs_run_runs_them(esper: CommandLine, mine: Path, flag: str, entry: str) -> None:
     after = [word.format(root=f"my_{entry}") for word in RUNS[flag]]
     folder = ["--config-dir", "mine"] if flag == "--config-name" else []
@@ -130,6 +133,7 @@ def test_short_names_of_flags_work_too(esper: CommandLine, short: str) -> None:
         *([[flag, "bogus=1"], "unknown key 'bogus'"] for flag in ("--help", "--hydra-help", "--cfg=job", "--info=all")),
     ],
 )
+@few(12)
 def test_flags_that_do_not_fit_are_refused_in_one_line(
     esper: CommandLine, tmp_path: Path, words: list[str], message: str
 ) -> None:

@@ -82,6 +82,7 @@ def states(root: Path) -> dict[str, str]:
     return {path.parent.name: json.loads(path.read_text())["state"] for path in sorted(sweep_dir.glob("*/status.json"))}
 
 
+@pytest.mark.slow
 def test_jobs_have_folders_named_by_what_is_swept_seed_and_configuration(sweep: Sweep, tmp_path: Path) -> None:
     assert sweep("+preset=smoke", "seed=1,2", "ppo.ent_coef=0.01,0.03") == 0
     folders = [run_dir for _, run_dir in sweep.ran]

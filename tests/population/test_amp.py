@@ -12,6 +12,7 @@ from esper.population.losses import row_losses, weighted_sums
 from esper.tasks.batches import TrainingSamples
 from tests.population.growing import CNN_BLUEPRINTS, batch, nothing, orders, pool, populate, random_growth, stir
 from tests.population.halves import FP16, HOST, half, one_step, provoke, same, state, train
+from tests.tiers import few
 
 NUM_ENVS = 6
 
@@ -22,6 +23,7 @@ NUM_ENVS = 6
 @half
 @pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
+@few(2)
 def test_losses_and_gradients_of_a_step_are_close_to_fp32_and_in_fp32(
     mapping: str, incubation: str, dtype: torch.dtype
 ) -> None:

@@ -21,6 +21,7 @@ from esper.population.autotune import Timings, Workload, time_mappings
 from esper.population.calibration import Choice, cache_file, choose_mapping, describe
 from esper.population.layout import flatten_parameters
 from tests.population.growing import digits_host, pool
+from tests.tiers import few
 
 SECONDS = {"loop": 4e-3, "vmap": 2e-3, "grouped": 1e-3, "matmul": 1.5e-3}
 
@@ -176,6 +177,7 @@ def damage(entry: str) -> Callable[[str], str]:
         damage('{"mapping": "loop", "seconds": {"loop": NaN}, "refused": {}}'),
     ],
 )
+@few(3)
 def test_a_damaged_cache_is_told_in_one_line_and_mended(
     change: Callable[[str], str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

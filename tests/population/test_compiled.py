@@ -93,6 +93,7 @@ def test_populations_of_one_host_share_what_was_compiled() -> None:
         assert num_compiled() - before == more
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
 @pytest.mark.parametrize("mapping", TRACED)
 def test_a_traced_step_agrees_with_the_loop(mapping: str) -> None:

@@ -15,6 +15,7 @@ from esper.population import MAPPINGS, GrowthStage, Population, Questions, Sampl
 from esper.population.counterfactuals import num_pair_configurations
 from esper.population.plan import Rows
 from tests.population.growing import CNN_BLUEPRINTS, pool, populate, random_growth, stir
+from tests.tiers import few
 
 NUM_ENVS = 6
 
@@ -70,6 +71,7 @@ def valued(
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize("seed", range(3))
+@few(4)
 def test_contributions_previews_and_interactions_equal_their_definitions(mapping: str, seed: int) -> None:
     population, growth = grown(seed, mapping)
     data = samples(NUM_ENVS)

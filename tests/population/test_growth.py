@@ -14,6 +14,7 @@ from esper.population.stack import Stack, adam_step
 from esper.population.training import part_gradients, plan_training
 from esper.tasks.batches import TrainingSamples
 from tests.population.growing import CNN_BLUEPRINTS, FAULTS, batch, nothing, orders, pool, populate, random_growth, stir
+from tests.tiers import few
 
 ALGORITHMS = list(BlendAlgorithm)
 
@@ -41,6 +42,7 @@ def points(population: Population, alpha: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
+@few(3)
 def test_an_isolated_module_leaves_every_host_and_its_optimizer_bit_equal(mapping: str, incubation: str) -> None:
     bare = populate(mapping, range(4))
     train(bare, nothing(4), epochs=3)

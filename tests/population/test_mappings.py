@@ -25,6 +25,7 @@ from tests.population.growing import (
     rows_of,
     stir,
 )
+from tests.tiers import few
 
 STACKED = [name for name in MAPPINGS if name != "loop"]
 NUM_ENVS = 6
@@ -56,6 +57,7 @@ def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float) 
 @pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", STACKED)
 @pytest.mark.parametrize("seed", range(4))
+@few(6)
 def test_one_step_agrees_with_the_loop_in_fp32(mapping: str, incubation: str, seed: int) -> None:
     sites, growth = random_growth(seed, NUM_ENVS)
     numbers = list(range(NUM_ENVS))
@@ -121,6 +123,7 @@ def scripted_life(population: Population, incubation: str) -> Tensor:
 
 @pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", STACKED)
+@few(2)
 def test_a_scripted_life_agrees_with_the_loop_in_float64(mapping: str, incubation: str) -> None:
     lives = [scripted_life(populate(name, range(4), dtype=torch.float64), incubation) for name in ("loop", mapping)]
     assert (lives[0] - lives[1]).abs().max() <= 1e-9

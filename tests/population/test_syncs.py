@@ -18,6 +18,7 @@ from esper.growth.actions import BlendAlgorithm
 from esper.population import MAPPINGS, PROBE_NAMES, GrowthStage, Population, epoch
 from esper.tasks.batches import TrainingSamples
 from tests.population.growing import CNN_BLUEPRINTS, nothing, orders, pool, populate
+from tests.tiers import few
 
 NUM_ENVS = 3
 BATCH = 8
@@ -109,6 +110,7 @@ def train(population: Population, stage: GrowthStage, incubation: str, num_steps
 @pytest.mark.parametrize("autocast_dtype", [None, pytest.param(torch.float16, marks=NEEDS_FP16)], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
+@few(3)
 def test_steps_read_nothing_back_and_the_epoch_does_so_twice(
     mapping: str, incubation: str, autocast_dtype: torch.dtype | None
 ) -> None:

@@ -26,7 +26,7 @@ from esper.runtime.rng import generator
 from esper.training.run import train
 from tests.population.growing import digits_host
 from tests.population.test_calibration import folder, workload  # noqa: F401 (a fixture)
-from tests.tiers import slowly
+from tests.tiers import few, slowly
 
 
 class Branching(nn.Module):
@@ -160,6 +160,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], nn.Modul
 
 @pytest.mark.parametrize("mapping", [slowly(name) if name == "grouped" else name for name in MAPPINGS])
 @pytest.mark.parametrize("kind", BODIES)
+@few(7)
 def test_a_mapping_that_is_named_runs_or_is_refused_with_those_that_do(
     alone: Callable[[Callable[[int], nn.Module]], Workload], kind: str, mapping: str
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_host_that_a_mapping_cannot_run_is_refused_as_well(
 
 @pytest.mark.parametrize("incubation", ["auxiliary", "straight_through"])
 @pytest.mark.parametrize("mapping", MAPPINGS)
+@few(2)
 def test_every_blueprint_is_tried_in_every_slot_that_it_fits_developing_and_acting(
     mapping: str, incubation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

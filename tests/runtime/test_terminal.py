@@ -14,6 +14,7 @@ from rich.table import Table
 
 import esper
 from esper.runtime.terminal import console, reaches_somebody, say, secure
+from tests.tiers import few
 
 ROOT = Path(esper.__file__).parent
 SHOWN = "±0.5 − █▁…─ é 木 \udc80 [x] :smile: /"
@@ -93,6 +94,7 @@ def code_of(work: Callable[[], None], descriptor: int | None, encoding: str = "u
 @pytest.mark.parametrize(
     "target", [broken_pipe, full_disk, read_only, full_pipe_that_does_not_block, None], ids=lambda made: str(made)[:20]
 )
+@few(6)
 def test_whatever_is_behind_them_output_and_error_take_everything(
     target: Callable[[], int] | None, encoding: str
 ) -> None:

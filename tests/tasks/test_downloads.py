@@ -69,6 +69,7 @@ def refused(expected: str, folder: Path, url: str | None, file: Source = FILE) -
     assert left_in(folder) == set()
 
 
+@pytest.mark.slow
 def test_a_file_is_downloaded_once_and_then_found_without_a_network(
     server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from esper.telemetry import escalation
 from esper.telemetry.events import Anomaly
 from esper.training.run import train
 from esper.views.console import ConsoleLogger
+from tests.tiers import few
 
 
 @pytest.mark.slow
@@ -47,6 +48,7 @@ def test_an_anomaly_has_the_next_iterations_kept_at_debug_and_a_broken_logger_st
 
 
 @pytest.mark.parametrize("part", ["__init__", "close"])
+@few(1)
 def test_whatever_a_terminal_does_a_run_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], part: str
 ) -> None:

@@ -231,6 +231,7 @@ def test_a_disabled_mirror_does_not_even_import_it(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "wandb").exists()
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_mirror_costs_the_run_nothing_and_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

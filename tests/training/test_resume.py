@@ -27,7 +27,7 @@ from esper.telemetry.hub import TelemetryHub
 from esper.training.run import train
 from esper.training.start import Start, find_start
 from esper.training.trainer import Trainer
-from tests.tiers import slowly
+from tests.tiers import few, slowly
 
 # Rollouts that end in mid-episode; three hosts of ten epochs, growing in a hurry.
 WORDS = (
@@ -139,6 +139,7 @@ def test_a_run_that_was_interrupted_after_its_loop_only_compares(
     assert different_runs(whole, tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_repeats_what_came_after_its_checkpoint(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +261,7 @@ def test_everything_that_a_trainer_holds_is_restored(tmp_path: Path) -> None:
     "holder",
     ["env", "env.population", "env.population.hosts", "env.episodes", "twins", "buffer", "rollout", "recorder", "best"],
 )
+@few(3)
 def test_a_forgotten_attribute_is_noticed(tmp_path: Path, holder: str) -> None:
     old, new = trainer_of(tmp_path / "old"), trainer_of(tmp_path / "new")
     old.begin(), new.begin()

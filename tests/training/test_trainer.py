@@ -34,6 +34,7 @@ from esper.telemetry.hub import TelemetryHub
 from esper.training.closing import training_report
 from esper.training.run import train
 from esper.training.trainer import Trainer
+from tests.tiers import few
 from tests.warm import WarmPython
 
 TINY = (
@@ -352,6 +353,7 @@ def test_a_host_that_crashes_in_training_ends_nothing_but_its_episode(
 
 
 @pytest.mark.parametrize("words", ["reward.family=paired", "reward.family=loss", "reward.twin=none"])
+@few(1)
 def test_hosts_that_diverge_by_themselves_do_not_stop_learning(words: str, tmp_path: Path) -> None:
     families = f"+instances.families={{intact:1,lr_times_1{'0' * 30}:1,starved_0:0,starved_1:0,starved_2:0}}"
     trainer = make_trainer(tmp_path, families, words, "trainer.num_envs=4")

@@ -24,6 +24,7 @@ from esper.runtime.records import read_jsonl
 from esper.runtime.terminal import ConsoleMode
 from esper.training.rollout import _stages_of
 from esper.training.run import train
+from tests.tiers import few
 
 OWN = "somebody.wide"
 
@@ -68,6 +69,7 @@ def test_an_action_in_words_names_a_users_blueprint(own_blueprint: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CONTROLLERS if name not in ("static_final", "static_full")])
+@few(4)
 def test_every_controller_can_act_where_a_users_blueprint_fits(experiment: Experiment, name: str) -> None:
     env = small_env(experiment)
     chooser = controller(experiment, name)

@@ -19,6 +19,7 @@ from esper.views import plots, timeline_plot
 from esper.views.palette import OP_MARKERS, STAGE_COLOURS
 from esper.views.plots import learning_curve, op_mix
 from esper.views.timeline_plot import Run, runs, slot_timeline
+from tests.tiers import few
 
 SLOT_IDS = ("r0c0", "r0c1")
 
@@ -96,6 +97,7 @@ def texts(figure: Figure) -> str:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 80])
+@few(2)
 def test_curves_are_drawn_for_any_number_of_iterations(length: int, tmp_path: Path) -> None:
     learning_curve(history(length), tmp_path / "plots" / "curve.png", never_accuracy=0.71)
     op_mix(history(length), tmp_path / "plots" / "mix.png")
@@ -130,6 +132,7 @@ def test_an_iteration_without_a_choice_is_a_gap_and_not_a_zero(tmp_path: Path, f
 
 @pytest.mark.parametrize("twin", [True, False])
 @pytest.mark.parametrize("num_epochs", [0, 1, 12, 60])
+@few(3)
 def test_a_timeline_is_drawn_for_any_episode(num_epochs: int, twin: bool, tmp_path: Path) -> None:
     slot_timeline(episode(num_epochs, twin=twin), tmp_path / "timeline.png")
     assert is_png(tmp_path / "timeline.png")
