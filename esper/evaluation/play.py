@@ -83,11 +83,20 @@ class Outcome:
         return torch.tensor([episode.episode_return for episode in self.episodes], dtype=torch.float64)
 
 
-def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], None]) -> Outcome:
+def play(
+    controller: Controller, env: GrowthEnv, progress: Callable[[int, int], None], name: str | None = None
+) -> Outcome:
     """Play one episode in every environment under a controller.
 
     An environment whose host crashes starts another episode, which is not counted.
+
+    Args:
+        controller: decides in every environment.
+        env: held-out hosts.
+        progress: called with (epochs done, epochs).
+        name: name in tables and pictures; default: the controller's own.
     """
+    name = controller.name if name is None else name
     began = perf_counter()
     observation = _start(controller, env, torch.ones(env.num_envs, dtype=torch.bool))
     first: dict[int, EpisodeRecord] = {}
@@ -109,11 +118,11 @@ def play(controller: Controller, env: GrowthEnv, progress: Callable[[int, int], 
     kept = [episode for episode in whole if episode.num_fossilized]
     shown = (kept or whole or episodes)[0]
     return Outcome(
-        name=controller.name,
+        name=name,
         episodes=episodes,
         ops=ops,
         wall_seconds=perf_counter() - began,
-        timeline=timelines.timeline(env, shown, controller.name),
+        timeline=timelines.timeline(env, shown, name),
     )
 
 
@@ -163,7 +172,8 @@ def compare(
     for name in sorted(evaluation.controllers, key=lambda name: name != LEARNED):
         env = experiment.env(share, pool, twins, run_seed=RUN_SEED, measure_test=True)
         controller = build_controller(name, context)
-        own = play(controller, env, lambda done, of, name=name: progress(name, done, of))  # type: ignore[misc]
+        # By the name that was asked for: another registered controller may be of the same class.
+        own = play(controller, env, lambda done, of, name=name: progress(name, done, of), name)  # type: ignore[misc]
         if name == LEARNED:
             context = replace(context, learned_kept=[episode.kept for episode in own.episodes])
             if learned is not None:

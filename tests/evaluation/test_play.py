@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import Eager, controller, small_env, small_experiment, some_tuning
+from helpers import Eager, controller, small_env, small_experiment, some_tuning, undone
 
 from esper.controllers import CONTROLLERS as CONTROLLERS_BY_NAME
-from esper.controllers import Controller, PlannedGermination
+from esper.controllers import Controller, PlannedGermination, register_controller
 from esper.envs.records import EnvView
 from esper.envs.twins import TwinCache
 from esper.evaluation.play import NeverGrewError, Outcome, compare, play, require_growth
@@ -111,6 +111,20 @@ def test_never_is_the_twin_and_returns_exactly_zero(outcomes: dict[str, Outcome]
     [row] = result_rows([ControllerResult(name="never", outcomes=(never,))])
     assert row.wait_share == (1, None)
     assert row.added_parameters == (0, 0)
+
+
+def test_controllers_of_one_class_are_rows_by_the_names_that_they_are_registered_by(
+    experiment: Experiment, twins: TwinCache
+) -> None:
+    names = ("one", "another")
+    evaluation = replace(experiment.config.evaluation, controllers=list(names))
+    both = replace(experiment, config=replace(experiment.config, evaluation=evaluation))
+    with undone():
+        for slot, name in enumerate(names):
+            register_controller(name, lambda context, slot=slot: Eager(slot))
+        found = compare(both, *experiment.policy(), twins, lambda name, done, total: None)
+    assert tuple(outcome.name for outcome in found) == names
+    assert tuple(outcome.timeline.controller for outcome in found) == names
 
 
 def test_the_schedule_keeps_a_module_that_is_charged_for(outcomes: dict[str, Outcome]) -> None:
