@@ -2,8 +2,10 @@
 
 It reads the slot probes and the price before the first epoch, predicts what every plan would gain, and grows the one of
 highest gain less price: germinates a module in each epoch, linear and fast, and fossilizes each as soon as that is
-legal. ``python -m experiments.digits_mixed.bandit``, from the repository's root, writes what it learns from: random
-networks of training hosts, as measured by :mod:`experiments.digits_mixed.landscape`.
+legal. ``bandit_cull`` grows the same, and culls in the end what contributes less than it costs.
+
+``python -m experiments.digits_mixed.bandit``, from the repository's root, writes what they learn from: random networks
+of training hosts, as measured by :mod:`experiments.digits_mixed.landscape`.
 
 Axis legend: E = environments, S = slots, F = slot probes, P = plans, B = blueprints, T = training episodes.
 """
@@ -25,7 +27,7 @@ from esper.blueprints import blueprint_ids, build_blueprint
 from esper.controllers import ControllerContext, germinate, on_slot, register_controller, waiting
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES
 from esper.envs.records import EnvView
-from esper.growth.actions import OP_FOSSILIZE, OP_GERMINATE, Op
+from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Head, Op
 from esper.population.probes import PROBE_NAMES
 from esper.runtime.state import State, copied
 from esper.runtime.terminal import secure
@@ -35,6 +37,8 @@ from experiments.digits_mixed.rivals import Array, Bandit, Episodes, all_plans
 KNOWN = Path("outputs/digits_mixed/bandit.npz")
 KIND = "forest"
 NOTHING = -1
+JUDGED_AT = 30
+"""Trained epochs, of the preset's 40, after which ``bandit_cull`` keeps or culls what it has grown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,17 @@ class Learned:
         """
         gains = self.bandit.predict(probes)
         gains[:, (self.plans == NOTHING).all(1).numpy()] = 0.0
-        prices = rents * self.smaller.predict(probes.reshape(len(probes), -1))
-        return self.plans[(gains - prices[:, None] * self.shares).argmax(1)]
+        return self.plans[(gains - self.units(probes, rents)[:, None] * self.shares).argmax(1)]
+
+    def units(self, probes: Array, rents: Array) -> Array:
+        """Return the points that as many parameters as a host without faults has would cost, ``[n]``."""
+        return rents * self.smaller.predict(probes.reshape(len(probes), -1))
+
+    def share(self, slot: int, blueprint: int) -> float:
+        """Return the parameters of one module as a share of a host without faults; ``blueprint`` by number."""
+        alone = torch.full((self.plans.shape[1],), NOTHING)
+        alone[slot] = blueprint
+        return float(self.shares[int((self.plans == alone).all(1).nonzero()[0])])
 
 
 @cache
@@ -135,16 +148,59 @@ class BanditController:
         return actions
 
     def _choose(self, view: EnvView, which: Tensor) -> Tensor:
-        if view.slot_probes != PROBE_NAMES or view.rents is None:
-            raise ValueError(
-                f"'bandit' reads observation.slot_probes=[{','.join(PROBE_NAMES)}] and observation.price=true"
-            )
-        num_slots = len(view.slot_ids)
-        first = NUM_BASE_FEATURES + NUM_SLOT_FEATURES * num_slots
-        columns = view.observation.features[which, first : first + num_slots * len(PROBE_NAMES)]
-        return self._learned.choose(
-            columns.double().view(-1, num_slots, len(PROBE_NAMES)).numpy(), view.rents[which].numpy()
-        )
+        return self._learned.choose(*_seen(view, which))
+
+
+class CullingBandit(BanditController):
+    """The controller that grows what a bandit chooses, and keeps in the end what contributes as much as it costs.
+
+    From :data:`JUDGED_AT` on it culls the module whose measured contribution falls farthest below its price, one an
+    epoch, and fossilizes the others once none is left that does.
+    """
+
+    name = "bandit_cull"
+
+    def __init__(self, num_envs: int, num_slots: int, learned: Learned) -> None:
+        super().__init__(num_envs, num_slots, learned)
+        self._units = torch.zeros(num_envs, dtype=torch.float64)
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "units": copied(self._units)}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self._units = copied(state["units"])
+
+    def act(self, view: EnvView) -> Tensor:
+        fresh = view.history.epoch == 0
+        if fresh.any():
+            self._units[fresh] = torch.from_numpy(self._learned.units(*_seen(view, fresh)))
+        actions, masks = super().act(view), view.observation.masks
+        for env in (actions[:, Head.OP] == Op.FOSSILIZE).nonzero().flatten().tolist():
+            actions[env] = 0
+            ripe = masks.slot[env, OP_FOSSILIZE].nonzero().flatten().tolist()
+            gain = {slot: float(view.state.contribution[env, slot]) - self._price(view, env, slot) for slot in ripe}
+            worst, best = min(ripe, key=gain.__getitem__), max(ripe, key=gain.__getitem__)
+            if view.history.epoch[env] < JUDGED_AT:
+                continue
+            if gain[worst] < 0 and masks.slot[env, OP_CULL, worst]:
+                actions[env] = on_slot(Op.CULL, worst)
+            elif gain[best] >= 0:
+                actions[env] = on_slot(Op.FOSSILIZE, best)
+        return actions
+
+    def _price(self, view: EnvView, env: int, slot: int) -> float:
+        return float(self._units[env]) * self._learned.share(slot, int(view.state.blueprint[env, slot]))
+
+
+def _seen(view: EnvView, which: Tensor) -> tuple[Array, Array]:
+    """Return the slot probes ``[n, S, F]`` and prices ``[n]`` of the environments ``which: bool [E]``."""
+    if view.slot_probes != PROBE_NAMES or view.rents is None:
+        raise ValueError(f"'bandit' reads observation.slot_probes=[{','.join(PROBE_NAMES)}] and observation.price=true")
+    num_slots = len(view.slot_ids)
+    first = NUM_BASE_FEATURES + NUM_SLOT_FEATURES * num_slots
+    columns = view.observation.features[which, first : first + num_slots * len(PROBE_NAMES)]
+    return columns.double().view(-1, num_slots, len(PROBE_NAMES)).numpy(), view.rents[which].numpy()
 
 
 def build(context: ControllerContext) -> BanditController:
@@ -152,7 +208,13 @@ def build(context: ControllerContext) -> BanditController:
     return BanditController(context.num_envs, context.space.num_slots, learned(KNOWN))
 
 
+def build_culling(context: ControllerContext) -> CullingBandit:
+    """Build the controller that culls in the end, from the same file."""
+    return CullingBandit(context.num_envs, context.space.num_slots, learned(KNOWN))
+
+
 register_controller("bandit", build)
+register_controller("bandit_cull", build_culling)
 
 
 def main() -> None:

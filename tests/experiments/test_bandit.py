@@ -78,3 +78,19 @@ def test_it_says_what_it_lacks(learned: bandit.Learned, tmp_path: Path) -> None:
     env = small_env(small_experiment())
     with pytest.raises(ValueError, match=r"^'bandit' reads observation.slot_probes=\[dead_channels,.* and observation"):
         bandit.BanditController(3, 3, learned).act(env.view(env.reset()))
+
+
+@pytest.mark.parametrize(("price", "num_kept"), [(-1e9, 3), (1e9, 0)])
+def test_in_the_end_it_culls_what_contributes_less_than_it_costs(
+    learned: bandit.Learned, price: float, num_kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bandit, "JUDGED_AT", 8)
+    monkeypatch.setattr(bandit.CullingBandit, "_price", lambda *arguments: price)
+    *_, last = play_episode(env_of("reward.rent_weights=[0.5]"), bandit.CullingBandit(4, 3, learned))
+    assert [(episode.num_germinated, len(episode.kept)) for episode in last.episodes] == [(3, num_kept)] * 4
+
+
+def test_a_module_costs_its_share_of_the_host(learned: bandit.Learned) -> None:
+    small, light = (learned.share(1, blueprint_ids().index(name)) for name in NAMES)
+    assert (small, light) == (1.0, 2.0)
+    assert learned.units(np.full((1, 3, 4), -1.0), np.array([5.0])) == pytest.approx([5.0], rel=0.1)
