@@ -118,14 +118,53 @@ class MaskedCategorical:
         return f"head '{self.head}' has no legal choice in {where}{detail}"
 
 
-def require_choices(distributions: Sequence[MaskedCategorical]) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class SingleChoice:
+    """The distribution of a head that has one choice left, which needs no logits.
+
+    Args:
+        index: the choice.
+        relevant: ``bool [...]``, rows where the head matters; in others index, log-probability and entropy are 0, as in
+            :class:`MaskedCategorical`.
+    """
+
+    index: int
+    relevant: Tensor
+
+    @property
+    def num_legal(self) -> Tensor:
+        """Number of legal choices, ``int64 [...]``; 0 where the head does not matter."""
+        return self.relevant.long()
+
+    def log_prob(self, index: Tensor) -> Tensor:
+        """Return the log-probability of ``index: int64 [...]``, ``float32 [...]``: 0, or that of an illegal choice."""
+        return (self.relevant & (index != self.index)).float() * ILLEGAL_LOGIT
+
+    def entropy(self) -> Tensor:
+        """Return 0, ``float32 [...]``."""
+        return torch.zeros_like(self.relevant, dtype=torch.float32)
+
+    def mode(self) -> Tensor:
+        """Return the choice, ``int64 [...]``."""
+        return self.relevant * self.index
+
+    def perturbed_mode(self, noise: Tensor) -> Tensor:
+        """Return the choice, whatever the noise, ``int64 [...]``."""
+        return self.mode()
+
+
+Distribution = MaskedCategorical | SingleChoice
+"""Distribution over the choices of one head."""
+
+
+def require_choices(distributions: Sequence[Distribution]) -> None:
     """Check that every relevant row of some distributions of equal leading shape has a legal choice, waiting for the
     device only once.
 
     Raises:
         ValueError: a row has none; the message names the first such head and row.
     """
-    masked = [distribution for distribution in distributions if distribution.mask is not None]
+    masked = [each for each in distributions if isinstance(each, MaskedCategorical) and each.mask is not None]
     possible = torch.stack([distribution.legal.any(-1) for distribution in masked])
     if bool(possible.all()):
         return

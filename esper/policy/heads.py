@@ -15,10 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from esper.growth.actions import HEADS, NUM_HEADS, NUM_OPS, ActionMasks, Head, head_sizes, op_head_table, relevance
-from esper.policy.distributions import MaskedCategorical, RowDescription, require_choices
+from esper.policy.distributions import (
+    Distribution,
+    MaskedCategorical,
+    RowDescription,
+    SingleChoice,
+    require_choices,
+)
 from esper.runtime.options import SlotHead
 
-Choose = Callable[[Head, MaskedCategorical], Tensor]
+Choose = Callable[[Head, Distribution], Tensor]
 """Function that picks one index per row of a head's distribution."""
 
 
@@ -112,7 +118,14 @@ class Walk:
 
     actions: Tensor
     relevant: Tensor
-    distributions: Sequence[MaskedCategorical]
+    distributions: Sequence[Distribution]
+
+    @property
+    def op(self) -> MaskedCategorical:
+        """Distribution of the op."""
+        first = self.distributions[Head.OP]
+        assert isinstance(first, MaskedCategorical), "the op head always has logits"
+        return first
 
     @property
     def log_prob(self) -> Tensor:
@@ -157,7 +170,8 @@ class ActionHeads(nn.Module):
         conditional: let later heads see earlier choices.
         slot_head: ``"flat"`` gives the slot head a logit per slot; ``"pointer"`` is a :class:`PointerHead`.
         numbered: tell heads the numbers of slots; without them a pointer head makes the weights independent of S.
-        choices: indices left to a head, for heads that lack some. With one left, its log-probability and entropy are 0.
+        choices: indices left to a head, for heads that lack some. With one left, its log-probability and entropy are 0,
+            and its network is not run where legality does not depend on the state.
         initial_op_logits: biases of the op head to start with.
     """
 
@@ -195,6 +209,8 @@ class ActionHeads(nn.Module):
             biases = initial_op_logits if head == Head.OP else None
             self.networks[HEADS[head]] = head_mlp((num_inputs, *hidden, size), biases)
         self.restricted = frozenset(choices)
+        legal_alike = set(Head) - {Head.OP, Head.SLOT, Head.BLUEPRINT}
+        self._single = {head: left[0] for head, left in choices.items() if len(left) == 1 and head in legal_alike}
         for head in self.restricted:
             left = torch.zeros(sizes[head], dtype=torch.bool)
             left[list(choices[head])] = True
@@ -227,7 +243,7 @@ class ActionHeads(nn.Module):
         Raises:
             ValueError: a head that matters has no legal choice.
         """
-        distributions = [self.op_distribution(trunk, masks, describe_row)]
+        distributions: list[Distribution] = [self.op_distribution(trunk, masks, describe_row)]
         chosen = [choose(Head.OP, distributions[0])]
         op = chosen[Head.OP]
         slot = torch.zeros_like(op)
@@ -235,11 +251,15 @@ class ActionHeads(nn.Module):
         op_vectors = self.op_vectors[op].to(trunk.dtype)
         inputs = torch.cat([trunk, op_vectors], -1) if self.conditional else trunk
         for head in list(Head)[1:]:
-            mask = self._left(head, _mask(head, masks, op, slot))
-            points = head == Head.SLOT and self.points
-            logits = self.networks[HEADS[head]](*((inputs, slot_inputs) if points else (inputs,)))
-            relevant = None if mask is None else matters[..., head]
-            distribution = MaskedCategorical(logits, mask, relevant, HEADS[head], describe_row)
+            distribution: Distribution
+            if head in self._single:
+                distribution = SingleChoice(self._single[head], matters[..., head])
+            else:
+                mask = self._left(head, _mask(head, masks, op, slot))
+                points = head == Head.SLOT and self.points
+                logits = self.networks[HEADS[head]](*((inputs, slot_inputs) if points else (inputs,)))
+                relevant = None if mask is None else matters[..., head]
+                distribution = MaskedCategorical(logits, mask, relevant, HEADS[head], describe_row)
             distributions.append(distribution)
             chosen.append(choose(head, distribution))
             if head == Head.SLOT:

@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, num_features
 from esper.growth.actions import NUM_OPS, ActionMasks, Head, head_sizes
 from esper.policy.bodies import BODIES, Seen, Sizes
-from esper.policy.distributions import MaskedCategorical, RowDescription, gumbel_noise, require_choices
+from esper.policy.distributions import (
+    Distribution,
+    MaskedCategorical,
+    RowDescription,
+    gumbel_noise,
+    require_choices,
+)
 from esper.policy.greedy import GreedyRule
 from esper.policy.heads import ActionHeads, ValueHead, Walk, orthogonal_linear
 from esper.runtime.choices import known
@@ -225,12 +231,15 @@ class GrowthPolicy(nn.Module):
             sizes = head_sizes(self.num_slots, self.num_blueprints)
             noise = gumbel_noise([(len(features), size) for size in sizes], generator, features.device)
 
-        def choose(head: Head, distribution: MaskedCategorical) -> Tensor:
+        def choose(head: Head, distribution: Distribution) -> Tensor:
             if given is not None:
                 return given[..., head]
             if not deterministic:
                 return distribution.perturbed_mode(noise[head])
-            return greedy.choose(distribution) if greedy is not None and head == Head.OP else distribution.mode()
+            if greedy is not None and head == Head.OP:
+                assert isinstance(distribution, MaskedCategorical), "the op head always has logits"
+                return greedy.choose(distribution)
+            return distribution.mode()
 
         with self._autocast():
             trunk, slot_inputs, hidden = self._step(features, blueprint_index, masks, hidden)
@@ -239,7 +248,7 @@ class GrowthPolicy(nn.Module):
         return ActResult(
             actions=walk.actions,
             log_prob=walk.log_prob,
-            value=_expected_value(q, walk.distributions[Head.OP]),
+            value=_expected_value(q, walk.op),
             q=_value_of(q, walk.actions[..., Head.OP]),
             hidden=hidden,
         )

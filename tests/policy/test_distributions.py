@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.policy import MaskedCategorical
-from esper.policy.distributions import require_choices
+from esper.policy.distributions import SingleChoice, require_choices
 
 LOGIT = st.one_of(st.floats(-20, 20, width=32), st.sampled_from([-1e6, -1e4, 1e4, 1e6]))
 
@@ -130,3 +130,20 @@ def test_all_randomness_comes_from_the_given_generator() -> None:
     assert not torch.equal(first, distribution.sample(torch.Generator().manual_seed(4)))
     distribution.mode()
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_a_single_choice_is_a_distribution_in_which_nothing_else_is_legal(index: int) -> None:
+    draws = torch.Generator().manual_seed(index)
+    relevant = torch.rand(6, 5, generator=draws) < 0.5
+    logits, noise = torch.randn(6, 5, 3, generator=draws), torch.randn(6, 5, 3, generator=draws)
+    whole = MaskedCategorical(logits, torch.arange(3) == index, relevant)
+    single = SingleChoice(index, relevant)
+    assert torch.equal(single.num_legal, whole.num_legal)
+    assert torch.equal(single.mode(), whole.mode())
+    assert torch.equal(single.perturbed_mode(noise), whole.perturbed_mode(noise))
+    assert torch.equal(single.entropy(), whole.entropy())
+    assert torch.equal(single.log_prob(single.mode()), whole.log_prob(whole.mode()))
+    other = torch.full_like(whole.mode(), (index + 1) % 3)
+    assert (single.log_prob(other)[relevant] < -1e3).all()
+    assert (whole.log_prob(other)[relevant] < -1e3).all()
