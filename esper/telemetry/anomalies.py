@@ -8,7 +8,7 @@ see the same anomalies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from esper.runtime.records import Metrics, without_times
@@ -165,3 +165,9 @@ def _together(name: str, messages: Sequence[str]) -> str:
     more = len(messages) - NUM_NAMED
     found = "; ".join(messages[:NUM_NAMED]) + (f"; and {more} more" if more > 0 else "")
     return f"{found}: {ADVICE[name]}"
+
+
+def advice(counts: Mapping[str, int], num_iterations: int) -> list[str]:
+    """Return one line for each anomaly of a run, the most frequent first: in how many iterations, and its remedy."""
+    found = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [f"{name} in {count} of {num_iterations} iterations: {ADVICE[name]}" for name, count in found]

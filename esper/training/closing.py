@@ -16,6 +16,8 @@ from esper.experiment.rank_info import RankInfo
 from esper.runtime.controller_names import LEARNED, NEVER
 from esper.runtime.records import read_jsonl
 from esper.runtime.run_folder import RunFolder
+from esper.telemetry.anomalies import advice
+from esper.telemetry.lifecycle import anomaly_counts
 from esper.telemetry.results import OF_TRAINING, middle
 from esper.views.result_tables import compute_line, training_table, verdict
 from esper.views.text import with_spread
@@ -53,6 +55,7 @@ def training_report(
         told.append(f"return of {pair}, host by host: {with_spread(difference, '+.2f')}")
     if words := verdict(rows):
         told.append(words)
+    told += advice(anomaly_counts(folder.events), config.trainer.num_iterations)
     if config.evaluation.save_grown is not SaveGrown.none:
         kept = f"{len(saved)} in {folder.grown}, for python -m esper.export" if saved else "none, no host kept a module"
         told.append(f"grown networks: {kept}")

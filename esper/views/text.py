@@ -33,6 +33,7 @@ LABEL_WIDTH = 16
 BAR_WIDTH = 30
 USUAL_WIDTH = 80
 """Terminal width above which bars are longer than :data:`BAR_WIDTH`."""
+MOST_DECIMALS = 6
 LIVE_WIDTH = 76
 """Terminal width at which the live view shows numbers beside its bars."""
 
@@ -58,15 +59,26 @@ def number(value: float | None, spec: str, scale: float = 1.0, unit: str = "") -
 
 def with_spread(value: Measure | None, spec: str, scale: float = 1.0) -> str:
     """Format ``mean ± standard error`` or ``estimate [low,high]``; a missing error is omitted, the sign always
-    shown.
+    shown. A standard error that would round to 0 gets the decimals that it needs, and its mean as many.
     """
     if value is None:
         return ABSENT
+    if isinstance(value, Mean) and value.sem:
+        spec = _with_decimals_for(value.sem * scale, spec)
     middle = formatted(value[0] * scale, spec)
     if isinstance(value, Mean):
         return middle if value.sem is None else f"{middle} ± {value.sem * scale:{spec.lstrip('+')}}"
     low, high = (formatted(end * scale, spec) for end in (value.low, value.high))
     return f"{middle} [{low},{high}]"
+
+
+def _with_decimals_for(spread: float, spec: str) -> str:
+    """Return the specification with as many decimals, at most :data:`MOST_DECIMALS`, as show more than zeros."""
+    start, _, rest = spec.partition(".")
+    decimals = int(rest.rstrip("f"))
+    while decimals < MOST_DECIMALS and round(spread, decimals) == 0:
+        decimals += 1
+    return f"{start}.{decimals}f"
 
 
 def measured(metrics: Metrics, mean: str, sem: str) -> Mean | None:

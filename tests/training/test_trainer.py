@@ -30,6 +30,7 @@ from esper.population import build_mapping
 from esper.population.calibration import Choice
 from esper.runtime.records import read_jsonl, without_times
 from esper.runtime.run_folder import RunFolder, RunFolderError
+from esper.telemetry.anomalies import ADVICE
 from esper.telemetry.hub import TelemetryHub
 from esper.training.closing import training_report
 from esper.training.run import train
@@ -268,11 +269,13 @@ def test_an_overflow_of_the_policys_gradient_is_a_skipped_minibatch(tmp_path: Pa
 # ------------------------------------------------------------------------------------------------------ what goes wrong
 
 
-def test_a_ratio_explosion_is_reported_with_its_worst_entries(tmp_path: Path) -> None:
-    train(
-        compose(*BARE, "ppo.lr=3.0", "ppo.target_kl=null", "ppo.max_grad_norm=1000", "trainer.num_iterations=1"),
-        tmp_path / "run",
-    )
+def test_a_ratio_explosion_is_reported_with_its_worst_entries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("ppo.lr=3.0", "ppo.target_kl=null", "ppo.max_grad_norm=1000", "trainer.num_iterations=1")
+    train(compose(*BARE, *words, "telemetry.console=plain"), tmp_path / "run")
+    said = capsys.readouterr().out.splitlines()
+    assert f"ratio_explosion in 1 of 1 iterations: {ADVICE['ratio_explosion']}" in said
     explosions = [e for e in read_jsonl(tmp_path / "run" / "events.jsonl") if e["kind"] == "ratio_explosion"]
     assert explosions
     for explosion in explosions:

@@ -12,7 +12,7 @@ from esper.telemetry.results import ResultRow
 from esper.telemetry.statistics import Mean
 from esper.views.console import ConsoleLogger
 from esper.views.result_tables import training_table
-from esper.views.text import clock, sparkline
+from esper.views.text import clock, sparkline, with_spread
 
 METRICS = {
     "charts/episodic_return": 1.234,
@@ -211,3 +211,16 @@ def test_sparkline_spans_its_values_and_leaves_gaps() -> None:
 
 def test_clock_counts_hours_only_when_there_are_some() -> None:
     assert [clock(value) for value in (None, 0, 59.6, 3599, 3661)] == ["-:--", "0:00", "1:00", "59:59", "1:01:01"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "sem", "shown"),
+    [
+        (8.1234, 2.9, "+8.12 ± 2.90"),
+        (0.0089, 0.0048, "+0.009 ± 0.005"),
+        (0.5, 1e-5, "+0.50000 ± 0.00001"),
+        (0.5, 0.0, "+0.50 ± 0.00"),
+    ],
+)
+def test_a_standard_error_is_shown_as_0_only_where_it_is(mean: float, sem: float, shown: str) -> None:
+    assert with_spread(Mean(mean, sem), "+.2f") == shown
