@@ -14,7 +14,7 @@ class WandbConfig:
 
     mode: WandbMode | None = None
     """disabled = W&B is not even imported; offline = files in the run folder, for ``wandb sync``; online = sent
-    immediately; null = online where ``telemetry.loggers`` names wandb, else disabled.
+    immediately; null = disabled, but online in a training run whose ``telemetry.loggers`` names wandb.
     """
     project: str = "esper"
     """W&B project of the run."""

@@ -140,7 +140,7 @@ def mirrored(
         timeout: seconds to wait for the server, at the start and at the end.
         checkpoint: send the last checkpoint of a finished run as an artifact.
         timeline_every: iterations between two tables of stage changes.
-        tell: function that is told the run's address.
+        tell: function that is told the run's address, or the command that sends it.
         warn: function that reports errors, once each.
 
     Yields:
@@ -167,9 +167,9 @@ def mirrored(
         yield [logger]
     except BaseException as error:
         state = RunState.FINISHED if folder.state is RunState.FINISHED else final_state(error)
-        _end(run, logger, folder, state, checkpoint, warn)
+        _end(run, logger, folder, state, checkpoint, tell, warn)
         raise
-    _end(run, logger, folder, RunState.FINISHED, checkpoint, warn)
+    _end(run, logger, folder, RunState.FINISHED, checkpoint, tell, warn)
 
 
 def _start(settings: Mapping[str, Any], mode: WandbMode, timeout: float, warn: Callable[[str], None]) -> wandb.Run:
@@ -211,6 +211,7 @@ def _end(
     folder: RunFolder,
     state: RunState,
     checkpoint: bool,
+    tell: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:
     """Send the results of a run, and finish it as successful, failed, or preempted."""
@@ -228,6 +229,9 @@ def _end(
         run.finish(exit_code=0 if state is RunState.FINISHED else 1)
     except Exception as error:
         warn(f"not everything was sent ({_line(error)}): wandb sync {run.settings.sync_dir} sends it later")
+    else:
+        if run.offline:
+            tell(f"W&B: wandb sync {run.settings.sync_dir} sends this run")
 
 
 def _iterations(folder: RunFolder) -> int:

@@ -201,11 +201,15 @@ def test_what_a_run_prints_is_its_log(mirror: Callable[..., Any], tmp_path: Path
     assert "printed later" not in run.printed
 
 
-def test_a_run_that_is_sent_tells_its_address(mirror: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_sent_tells_its_address_and_one_that_is_not_how_to(
+    mirror: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
     with mirror(tell=told.append):
-        pass
-    assert told == []
+        assert told == []
+    [folder] = (tmp_path / "run").glob("wandb/offline-run-*")
+    assert told == [f"W&B: wandb sync {folder} sends this run"]
+    told.clear()
     monkeypatch.setattr("wandb.Run.offline", property(lambda _: False))
     monkeypatch.setattr("wandb.Run.url", property(lambda _: "https://example.org/run"))
     with mirror(tell=told.append):
