@@ -68,6 +68,23 @@ def test_windows_of_tokens_are_text() -> None:
     assert (task.kind, task.context_length, task.num_classes) == ("tokens", 4, 7)
 
 
+def broken(number: int) -> Any:
+    """Raise for one item, as a damaged file does."""
+    if number == 2:
+        raise OSError("truncated\nfile")
+    return PIXELS[number], LABELS[number]
+
+
+class Endless:
+    """A stream of items without a length."""
+
+    def __iter__(self) -> Any:
+        return iter([(PIXELS[0], 0)])
+
+
+TOKENS = torch.arange(5) % 3
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -75,17 +92,74 @@ def test_windows_of_tokens_are_text() -> None:
             lambda i: (PIXELS[i][: 7 + i % 2, : 7 + i % 2], 0),
             r"^train\[1\] has the shape \[3, 8, 8\], .* resize or crop",
         ),
-        (lambda i: (PIXELS[i][:, :4], 0), r"^train: inputs must be images .*\[6, 3, 8, 4\]"),
-        (lambda i: PIXELS[i], r"^train\[0\] must be a pair .*, got ndarray"),
-        (lambda i: ("text", 0), r"^train\[0\]: the input must be an image.*, got str"),
+        (lambda i: (PIXELS[i][:, :4], 0), r"^train\[0\] has the shape \[3, 8, 4\], .* square .*: resize"),
+        (lambda i: (np.float32(1), 0), r"^train\[0\] has the shape \[\]: make it an image"),
+        (lambda i: (TOKENS.float(), TOKENS), r"^train\[0\] has the shape \[5\], as tokens .* float32: make it"),
+        (lambda i: PIXELS[i], r"^train\[0\] must be a pair .*, got ndarray: let"),
+        (lambda i: (PIXELS[i], 0, 1), r"^train\[0\] must be a pair .*, got tuple of 3: let"),
+        (lambda i: None, r"^train\[0\] must be a pair .*, got None: let"),
+        (
+            broken,
+            r"^train\[2\] cannot be read \(mend it or leave it out\): OSError: truncated \(test_datasets.py:\d+\)$",
+        ),
+        (lambda i: ("text", 0), r"^train\[0\]: the input must be an image.*, got 'text': convert"),
+        (lambda i: (None, 0), r"^train\[0\]: the input must be an image.*, got None: convert"),
+        (lambda i: ([[1], [1, 2]], 0), r"^train\[0\] cannot be read .*inhomogeneous"),
         (lambda i: {"img": PIXELS[i], "label": 0}, r"^train\[0\] has no 'image': .* columns=; there are img, label"),
+        (lambda i: (PIXELS[i] if i < 2 else PIXELS[i] / 2, 0), r"^train\[2\] holds float64, train\[0\] uint8: convert"),
+        (lambda i: (PIXELS[i], "cat"), r"^train\[0\]: the target must be a class.*, got 'cat': number the classes"),
+        (lambda i: (PIXELS[i], None), r"^train\[0\]: the target must be a class.*, got None: number the classes"),
+        (lambda i: (PIXELS[i], i + 0.9 * (i > 1)), r"^train\[2\]: the target must be a class.*, got 2.9: .* regress"),
+        (lambda i: (PIXELS[i], float("nan")), r"^train\[0\]: the target must be a class.*, got nan: "),
+        (lambda i: (PIXELS[i], [0, 1]), r"^train\[0\]: the target must be a class.*, got the shape \[2\]: .* argmax"),
+        (lambda i: (PIXELS[i], -(i > 3)), r"^train\[4\]: a target must be at least 0, got -1: number the classes"),
+        (lambda i: (TOKENS, TOKENS[1:]), r"^train\[0\]: the target must be the next tokens, 5 .* \[4\]: shift"),
+        (lambda i: (TOKENS, TOKENS + 0.5), r"^train\[0\]: the target must be the next tokens, .*, got 0.5: "),
+        (lambda i: (TOKENS, torch.full((5,), -100)), r"^train\[0\]: every window of text .*: leave"),
         (lambda i: (PIXELS[i], 0), r"task dataset has num_classes=1"),
     ],
 )
 def test_what_no_task_can_have_is_refused_by_the_item(make: Callable[[int], Any], message: str) -> None:
     data = Items(make)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         torch_dataset_task(data, data, data)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"^val must be a dataset .*, got None: "),
+        (Endless(), r"^val must be a dataset .*, got Endless: .* list"),
+        (Items, r"^val must be a dataset .*, got the class Items: "),
+        ({"train": [], "test": []}, r"^val must be one dataset, got a mapping of 'train', 'test': give one"),
+        ([], r"^val is empty"),
+    ],
+)
+def test_what_is_no_dataset_is_refused_by_the_split(given: Any, message: str) -> None:
+    data = Items(FORMS["arrays"])
+    with pytest.raises(ValueError, match=message):
+        torch_dataset_task(data, given, data)
+
+
+def test_a_split_unlike_the_first_is_refused_by_both_items() -> None:
+    whole, bytes_ = (Items(lambda i, dtype=dtype: (PIXELS[i].astype(dtype), LABELS[i])) for dtype in ("int64", "uint8"))
+    with pytest.raises(ValueError, match=r"^val\[0\] holds uint8, train\[0\] int64: convert"):
+        torch_dataset_task(whole, bytes_, whole)
+    small = Items(lambda i: (PIXELS[i][:4, :4], LABELS[i]))
+    with pytest.raises(ValueError, match=r"^test\[0\] has the shape \[3, 4, 4\], train\[0\] \[3, 8, 8\]: "):
+        torch_dataset_task(bytes_, bytes_, small)
+
+
+def test_a_class_above_the_number_of_classes_is_refused_by_the_item() -> None:
+    data = Items(FORMS["arrays"])
+    with pytest.raises(ValueError, match=r"^train\[2\]: a target must be below 2 \(num_classes\), got 2: "):
+        torch_dataset_task(data, data, data, num_classes=2)
+
+
+def test_whole_numbers_of_any_type_are_classes() -> None:
+    data = Items(lambda i: (PIXELS[i], np.float64(LABELS[i])))
+    assert torch_dataset_task(data, data, data).train.targets.tolist() == LABELS
 
 
 def test_hosts_read_it_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
