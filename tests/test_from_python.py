@@ -31,6 +31,11 @@ def test_names_arrive_lazily_and_hide_no_module() -> None:
     run([sys.executable, "-c", "import esper, sys; assert 'torch' not in sys.modules"], check=True)
 
 
+def test_completion_offers_the_public_names_without_importing_them() -> None:
+    seen = "import esper, sys; assert dir(esper) == sorted([*esper.__all__, '__version__']), dir(esper)"
+    run([sys.executable, "-c", f"{seen}; assert 'torch' not in sys.modules"], check=True)
+
+
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     names = []
     for _ in range(3):
