@@ -42,12 +42,20 @@ def run_evaluation(
         RunError: the evaluation failed; says what to do.
     """
     from esper.config import from_plain
-    from esper.config.errors import refused
+    from esper.config.errors import UsageError, refused
     from esper.config.evaluate import EvaluateConfig
     from esper.launch.directly import run_directly
     from esper.launch.entries import EVALUATE
 
-    paths = [checkpoint] if isinstance(checkpoint, str | Path) else checkpoint
+    paths: list[Any] = [checkpoint]
+    if isinstance(checkpoint, Sequence) and not isinstance(checkpoint, str):
+        paths = list(checkpoint)
+    strange = [type(path).__name__ for path in paths if not isinstance(path, str | Path)]
+    if strange:
+        raise UsageError(
+            f"checkpoint must be a path or a list of paths, got a {strange[0]}: with run = "
+            "esper.run_training(esper.compose('+preset=smoke')) it is run.path"
+        )
     named = {"name": f"evaluate-{Path(paths[0]).stem}"} if paths else {}
     given = {"checkpoint": list(map(str, paths)), **named, **keys}
     with refused(EvaluateConfig):

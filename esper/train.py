@@ -37,9 +37,11 @@ def run_training(config: Config, run_dir: str | Path | None = None) -> RunFolder
         UsageError: the configuration cannot run, in one line; nothing has been written.
         RunError: the run failed; says what to do.
     """
+    from esper.config import check_config
     from esper.launch.directly import run_directly
     from esper.launch.entries import TRAIN
 
+    check_config(config, "esper.run_training")
     return run_directly(TRAIN, config, run_dir, check)
 
 

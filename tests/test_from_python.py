@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pkgutil
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import SMALL
@@ -17,8 +20,10 @@ from processes import run
 
 import esper
 from esper.config import UsageError
+from esper.config.evaluate import EvaluateConfig
 from esper.experiment.checkpoint import CheckpointError
 from esper.launch.directly import unused
+from esper.runtime.run_folder import RunFolder
 
 QUIET = (*SMALL, "evaluation.controllers=[learned]", "telemetry.console=off", "telemetry.plots=false")
 
@@ -43,6 +48,35 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
         folder.mkdir()
         names.append(folder.name)
     assert names == ["run", "run-2", "run-3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("+preset=smoke", r"got '\+preset=smoke': .*\(esper\.compose\('\+preset=smoke'\)\)"),
+        (None, "got None: .*esper.compose"),
+        ({"seed": 1}, "got a dict: .*esper.compose"),
+        (EvaluateConfig(checkpoint="run"), "got a EvaluateConfig: .*esper.compose"),
+        (esper.Config, "got the class Config: .*esper.compose"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_by_every_function_that_takes_one(given: Any, told: str) -> None:
+    takers: list[Callable[..., object]] = [
+        getattr(esper, name) for name in esper.__all__ if "config" in inspect.signature(getattr(esper, name)).parameters
+    ]
+    assert {esper.run_training, esper.build_env} <= set(takers)
+    for taker in takers:
+        with pytest.raises(UsageError, match=rf"^esper\.{taker.__name__} takes a configuration, {told}[^\n]*$"):
+            taker(given)
+
+
+def test_what_is_no_path_or_word_is_refused(tmp_path: Path) -> None:
+    for given in (esper.compose(), RunFolder(tmp_path), [None], None):
+        with pytest.raises(UsageError, match=r"^checkpoint must be a path .*esper\.compose[^\n]*$"):
+            esper.run_evaluation(given)  # type: ignore[arg-type]
+    for word in (["+preset=smoke"], None):
+        with pytest.raises(UsageError, match=r"^esper\.compose takes words such as '\+preset=smoke', got "):
+            esper.compose(word)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

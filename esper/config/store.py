@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from esper.config.errors import refused, unknown_key
+from esper.config.errors import UsageError, refused, unknown_key
 from esper.config.evaluate import EvaluateConfig
 from esper.config.hosts import HOST_GROUP, HostConfig, schema_of
 from esper.config.hydra_private import ConfigLoaderImpl
@@ -131,6 +131,11 @@ def compose(*overrides: str) -> Config:
     Raises:
         UsageError: an argument is not understood, or names an unknown key, choice or value; in one line.
     """
+    for word in overrides:
+        if not isinstance(word, str):
+            raise UsageError(
+                f"esper.compose takes words such as '+preset=smoke', got {_kind(word)}: each as a text of its own"
+            )
     presets = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith("preset=")]
     preset = [name.strip() for name in presets[-1].strip("[]").split(",")] if presets else None
     token = _own_record.set(OmegaConf.create({"runtime": {"choices": {"preset": preset}}}))
@@ -139,6 +144,26 @@ def compose(*overrides: str) -> Config:
             return load(hydra_compose(CONFIG_NAME, overrides=list(overrides)), Config)
     finally:
         _own_record.reset(token)
+
+
+def check_config(given: object, function: str) -> None:
+    """Refuse what is no configuration of training, for a function that takes one from Python.
+
+    Raises:
+        UsageError: names the function, what it got, and :func:`compose`.
+    """
+    if not isinstance(given, Config):
+        words = repr(given) if isinstance(given, str) else "'+preset=smoke'"
+        raise UsageError(
+            f"{function} takes a configuration, got {_kind(given)}: make one with esper.compose, as in "
+            f"{function}(esper.compose({words}))"
+        )
+
+
+def _kind(given: object) -> str:
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    return repr(given) if given is None or isinstance(given, str) else f"a {type(given).__name__}"
 
 
 def to_plain(config: Config | EvaluateConfig) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class _Hosts:
 
 
 class GrowthEnv(Lifecycle):
-    """E growing hosts behind ``reset`` and ``step``.
+    """E growing hosts behind ``reset`` and ``step``; :func:`esper.build_env` makes one from a configuration.
 
     Args:
         population: the hosts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from esper.config.errors import refused
 from esper.config.learning import Twin
 from esper.config.root import Config
+from esper.config.store import check_config
 from esper.envs.growth import GrowthEnv
 from esper.envs.instances import SPLITS
 from esper.experiment.build import build_experiment
@@ -26,6 +27,7 @@ def build_env(config: Config, split: str = "train") -> GrowthEnv:
         UsageError: the configuration cannot run, in one line.
         ValueError: an unknown split.
     """
+    check_config(config, "esper.build_env")
     known("split", split, SPLITS)
     with refused(Config):
         preflight(config)
