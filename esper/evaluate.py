@@ -30,7 +30,7 @@ def run_evaluation(
     """Evaluate trained controllers from Python, as ``python -m esper.evaluate`` does.
 
     Args:
-        checkpoint: a run folder or checkpoint, or one per run seed of one configuration.
+        checkpoint: a run folder, checkpoint, or name of a shipped controller, or one per run seed of one configuration.
         run_dir: folder of the evaluation; ``None`` for a new one below ``outputs/``.
         **keys: keys of the configuration: ``num_hosts=16, controllers=["learned", "never"]``.
 

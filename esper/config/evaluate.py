@@ -38,7 +38,9 @@ class EvaluateConfig:
     """Configuration of an evaluation: checkpoints, controllers, and hosts."""
 
     checkpoint: Any = "???"
-    """A checkpoint, a run folder (its last checkpoint), or a list of them: one per run seed of one configuration."""
+    """A checkpoint, a run folder (its last checkpoint), the name of a shipped controller (digits_pays), or a list of
+    them: one per run seed of one configuration.
+    """
     plugins: list[str] = field(default_factory=list)
     """Python modules to import besides those of the run, so that the controllers that they register can be named."""
     controllers: list[str] = field(default_factory=lambda: list(DEFAULT_CONTROLLERS))

@@ -6,6 +6,7 @@ Policies are frozen; every controller grows the same instances, so differences a
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -35,13 +36,13 @@ from esper.evaluation.tuning import tune
 from esper.experiment.build import Experiment, build_experiment, compile_lines, instance_pool
 from esper.experiment.checkpoint import (
     CheckpointError,
-    checkpoint_path,
     config_of,
     load_checkpoint,
     loading,
     restore_policy,
 )
 from esper.experiment.preflight import preflight
+from esper.experiment.shipped import controller_path, shipped_controllers
 from esper.experiment.shortage import shortages
 from esper.policy import GrowthPolicy, Normaliser
 from esper.runtime.controller_names import LEARNED, OF_RUNS, SAMPLED, SCHEDULE_PER_FAMILY, STATIC_FINAL
@@ -98,7 +99,10 @@ def read_trained(config: EvaluateConfig) -> list[Trained]:
     """
     found = []
     for name in config.checkpoints:
-        path = checkpoint_path(name)
+        path = controller_path(name)
+        if path == Path(name) and len(path.parts) == 1 and not os.path.exists(path):
+            told = ", ".join(shipped_controllers())
+            raise CheckpointError(f"no checkpoint at {name}, nor a shipped controller of that name; there are {told}")
         record = load_checkpoint(path)
         own = config_of(record, path)
         assert own.trainer.num_steps is not None, "nulls are resolved on loading"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,15 @@ def shipped_controllers() -> dict[str, Path]:
     return {path.stem: path for path in sorted(FOLDER.glob("*.pt"))}
 
 
+def controller_path(source: str | Path) -> Path:
+    """Return the checkpoint of a name: a checkpoint or run folder, or else a shipped controller of that name.
+
+    If there is none of them, the file that is returned does not exist.
+    """
+    path = checkpoint_path(str(source))
+    return path if os.path.exists(path) else shipped_controllers().get(str(source), path)
+
+
 def load_controller(
     source: str | Path,
     num_envs: int = 1,
@@ -39,7 +49,8 @@ def load_controller(
     its run (``evaluation.greedy``).
 
     Args:
-        source: name of a shipped controller, a checkpoint, or a run folder, whose last checkpoint is taken.
+        source: name of a shipped controller, a checkpoint, or a run folder, whose last checkpoint is taken. What is at
+            that path comes before a shipped controller of the same name.
         num_envs: number of environments to act in.
         num_slots: number of slots, for a controller of any number; ``None`` for that of its training.
         deterministic: take the most probable choices instead of sampling.
@@ -48,12 +59,11 @@ def load_controller(
     Raises:
         CheckpointError: there is no such controller, or it cannot be used here.
     """
-    shipped = shipped_controllers()
-    path = shipped.get(str(source)) or checkpoint_path(str(source))
+    path = controller_path(source)
     if not path.exists():
         raise CheckpointError(
             f"controller: {str(source)!r} is no checkpoint, run folder or shipped controller; the shipped ones are "
-            f"{', '.join(shipped)}"
+            f"{', '.join(shipped_controllers())}"
         )
     record = load_checkpoint(path)
     config = config_of(record, path)

@@ -17,8 +17,8 @@ from esper.config.root import Config
 from esper.controllers import Controller, Heuristic, HeuristicParameters, Learned, Never, RandomLegal
 from esper.envs.records import EnvSettings
 from esper.experiment.acting import env_settings, growth_rules, trained_policy
-from esper.experiment.checkpoint import checkpoint_path, config_of, load_checkpoint
-from esper.experiment.shipped import shipped_controllers
+from esper.experiment.checkpoint import config_of, load_checkpoint
+from esper.experiment.shipped import controller_path, shipped_controllers
 from esper.grower.modules import Site
 from esper.grower.saving import digest
 from esper.grower.views import GrowthView
@@ -192,8 +192,7 @@ def _price(name: str, config: Config, rent_weight: float | None) -> float:
 
 
 def _trained(source: str | Path, num_slots: int, seed: int, rent_weight: float | None) -> Decider:
-    shipped = shipped_controllers() if isinstance(source, str) else {}
-    path = shipped.get(str(source)) or checkpoint_path(str(source))
+    path = controller_path(source)
     if not path.exists():
         raise ValueError(
             f"controller: {str(source)!r} is no checkpoint, run folder or name; the names are "

@@ -21,9 +21,10 @@ from esper.config.evaluate import EvaluateConfig
 from esper.config.root import EvaluationSplit
 from esper.config.wandb import WandbConfig
 from esper.evaluate import main
-from esper.evaluation.run import Trained, check, evaluate, experiment_config
+from esper.evaluation.run import Trained, check, evaluate, experiment_config, read_trained
 from esper.experiment.build import build_experiment
 from esper.experiment.checkpoint import save_checkpoint
+from esper.experiment.shipped import shipped_controllers
 from esper.runtime.options import Greedy, WandbMode
 from esper.runtime.preemption import Preempted
 from esper.runtime.run_folder import RunState
@@ -92,7 +93,11 @@ def table(folder: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"checkpoint": "nowhere"}, "no checkpoint at nowhere"),
+        (
+            {"checkpoint": "nowhere"},
+            "no checkpoint at nowhere, nor a shipped controller of that name; there are digits_pays",
+        ),
+        ({"checkpoint": "no/where"}, "no checkpoint at no/where"),
         ({"controllers": ["lerned"]}, "controllers: unknown 'lerned' (did you mean 'learned'?); choose from learned"),
         ({"controllers": ["never", "static_final"]}, "'static_final' trains what 'learned' ended with: name both"),
         (
@@ -118,6 +123,12 @@ def test_what_cannot_be_judged_is_refused_at_once(
     with pytest.raises(ValueError) as caught:
         check(replace(config, **changes))
     assert message in str(caught.value)
+
+
+def test_a_shipped_controller_is_judged_by_its_name() -> None:
+    [trained] = read_trained(EvaluateConfig(checkpoint="digits_pays"))
+    assert trained.path == shipped_controllers()["digits_pays"]
+    check(EvaluateConfig(checkpoint="digits_pays", controllers=["learned"]))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"version": 99}', '{"version": 1}'])

@@ -12,7 +12,7 @@ from helpers import small_env, small_experiment
 from esper.config import to_plain
 from esper.experiment.acting import trained_policy
 from esper.experiment.checkpoint import config_of, load_checkpoint, save_checkpoint
-from esper.experiment.shipped import load_controller, ship, shipped_controllers
+from esper.experiment.shipped import controller_path, load_controller, ship, shipped_controllers
 
 MOST_BYTES = 1_000_000
 
@@ -64,3 +64,18 @@ def test_a_shipped_controller_is_small_and_says_where_it_comes_from(name: str) -
     assert origin == json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     assert {"command", "commit", "seed", "date", "iteration", "evaluation"} <= set(origin)
     assert f"`{name}`" in (path.parent / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", shipped_controllers())
+def test_a_checkpoint_or_run_at_a_path_comes_before_a_shipped_controller_of_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert controller_path(name) == shipped_controllers()[name]
+    Path(name).mkdir()
+    assert controller_path(name) == shipped_controllers()[name], "a folder without a run is none"
+    last = Path(name, "checkpoints", "last.pt")
+    last.parent.mkdir()
+    last.touch()
+    assert controller_path(name) == last
+    assert controller_path(f"{name}s") == Path(f"{name}s")
