@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import yaml
@@ -41,6 +43,9 @@ EXTRAS = {
     "ray": ("ray_cluster", "ray"),
 }
 """Launchers of plugins that may be missing: Esper's names, and the extra that installs each."""
+
+SIMILAR = 0.8
+"""Similarity, from 0 to 1, of a name to one in another section, above which it is suggested: one or two slips."""
 
 _TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _TYPE = re.compile(rf"Value '(?P<value>.*)' of type '.*' could not be converted to (?P<type>{'|'.join(_TYPES)})")
@@ -236,15 +241,27 @@ def unknown_key(key: str, schema: type, section: type | None = None) -> str:
     if parent and dataclasses.is_dataclass(section):
         node = OmegaConf.structured(section)
     siblings = list(map(str, node)) if isinstance(node, DictConfig) else []
-    # First the right name in the wrong section ("num_envs" for "trainer.num_envs"), then a slip of the keyboard.
-    elsewhere = [full for full in _leaves(root) if full.rpartition(".")[2] == name and full != key]
-    near = f" (did you mean {' or '.join(map(repr, elsewhere))}?)" if elsewhere else suggestion(name, siblings)
+    near = _near(key, siblings, list(_leaves(root)))
     message = f"unknown key {key!r}{near}"
     if siblings:
         message += f"; {f'keys of {parent}' if parent else 'keys and sections'}: {', '.join(siblings)}"
     if isinstance(node, DictConfig) and OmegaConf.get_type(node) is dict:
         message += f"; to add it, use '+{parent}={{{name}: <value>}}'"
     return message
+
+
+def _near(key: str, siblings: Sequence[str], keys: Sequence[str]) -> str:
+    """Suggest keys for an unknown one: of the same name in another section ("num_envs" for "trainer.num_envs"), of a
+    similar one in its own section, or of a very similar one in another.
+    """
+    name, named = key.rpartition(".")[2], defaultdict(list)
+    for full in keys:
+        if full != key:
+            named[full.rpartition(".")[2]].append(full)
+    if name not in named and (slip := suggestion(name, siblings)):
+        return slip
+    match = difflib.get_close_matches(name, list(named), n=1, cutoff=SIMILAR)
+    return f" (did you mean {' or '.join(map(repr, named[match[0]]))}?)" if match else ""
 
 
 def _leaves(node: DictConfig, prefix: str = "") -> Iterator[str]:

@@ -120,7 +120,10 @@ def find_logger(name: str) -> None:
     Raises:
         ValueError: lists the choices, or says what to install.
     """
-    known("telemetry.loggers", name, (*LOGGERS, WANDB))
+    try:
+        known("telemetry.loggers", name, (*LOGGERS, WANDB))
+    except ValueError as error:
+        raise ValueError(f"{error}; metrics.jsonl is always written") from None
     if name in EXTRAS:
         require(name, f"telemetry.loggers: {name}")
 

@@ -36,6 +36,11 @@ Outcome = tuple[int, str, list[tuple[Config, Path]]]
         (["host=mlp"], "host: unknown 'mlp'; choose from cifar10, cifar10_deep, cnn, custom, digits, "),
         (["trainer.num_envs=0"], "trainer.num_envs must be at least 1, got 0"),
         (["num_envs=8"], "unknown key 'num_envs' (did you mean 'trainer.num_envs'?); keys and sections: seed, devices"),
+        (
+            ["logger=[csv]"],
+            "unknown key 'logger' (did you mean 'telemetry.loggers'?); keys and sections: seed, devices",
+        ),
+        (["ppo.num_env=8"], "unknown key 'ppo.num_env' (did you mean 'trainer.num_envs'?); keys of ppo: lr"),
         (["ppo.clip_coeff=0.1"], "unknown key 'ppo.clip_coeff' (did you mean 'clip_coef'?); keys of ppo: lr, adam_eps"),
         (["+bogus=1"], "unknown key 'bogus'; keys and sections: seed"),
         (["++ppo.bogus=1"], "unknown key 'ppo.bogus'; keys of ppo: lr"),

@@ -66,7 +66,8 @@ def test_the_name_of_the_mirror_is_taken() -> None:
 def test_an_unknown_logger_is_refused_with_the_choices() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^telemetry\.loggers: unknown 'cvs' \(did .*\); choose from csv, tensorboard, wandb$",
+        match=r"^telemetry\.loggers: unknown 'cvs' \(did .*\); choose from csv, tensorboard, wandb; "
+        r"metrics\.jsonl is always written$",
     ):
         preflight(compose("+preset=smoke", "telemetry.loggers=[cvs]"))
     with pytest.raises(UsageError, match=r"telemetry\.loggers names csv more than once"):
