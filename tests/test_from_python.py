@@ -23,6 +23,7 @@ from esper.config import UsageError
 from esper.config.evaluate import EvaluateConfig
 from esper.experiment.checkpoint import CheckpointError
 from esper.launch.directly import unused
+from esper.launch.entries import Entry
 from esper.runtime.run_folder import RunFolder
 
 QUIET = (*SMALL, "evaluation.controllers=[learned]", "telemetry.console=off", "telemetry.plots=false")
@@ -77,6 +78,15 @@ def test_what_is_no_path_or_word_is_refused(tmp_path: Path) -> None:
     for word in (["+preset=smoke"], None):
         with pytest.raises(UsageError, match=r"^esper\.compose takes words such as '\+preset=smoke', got "):
             esper.compose(word)  # type: ignore[arg-type]
+
+
+def test_a_run_hears_the_absolute_path_of_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    heard: list[Path] = []
+    monkeypatch.setattr(Entry, "work", lambda entry: lambda config, run_dir, ranks: heard.append(run_dir))
+    for given in ("outputs/rs", tmp_path / "outputs" / "rs"):
+        esper.run_training(esper.compose(*QUIET), given)
+    assert heard == [tmp_path / "outputs" / "rs"] * 2
 
 
 @pytest.mark.slow

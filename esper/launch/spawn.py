@@ -51,7 +51,8 @@ def launch(entry: Entry, config: Any, run_dir: Path, *, isolated: bool = False, 
     """Run an entry point on the configured devices.
 
     Args:
-        entry, config, run_dir: entry point, its configuration and its run folder.
+        entry, config, run_dir: entry point, its configuration and its run folder, which is named by its absolute path
+            from here on.
         isolated: run even a single rank in a separate process, so that its death does not end this one.
         quiet: let ranks in separate processes print to ``output.log`` in the run folder.
 
@@ -59,6 +60,7 @@ def launch(entry: Entry, config: Any, run_dir: Path, *, isolated: bool = False, 
         RunError: a rank died; the message says which and why, and its traceback is in ``status.json``.
         Preempted: the run was asked to stop.
     """
+    run_dir = run_dir.absolute()
     placement = outside_placement()
     if placement is not None:
         run_rank(entry, config, run_dir, placement)
