@@ -13,6 +13,7 @@ from esper.report.folders import EvaluationFolder, Run, find, read
 from esper.report.grouping import Configuration, Sweep, arrange
 from esper.report.numbers import SCORES, Quantity, over_seeds, quantity
 from esper.report.page import Content, Picture, all_runs, embedded, html
+from esper.report.refusals import by_reason
 from esper.report.timelines import timelines
 from esper.report.vector import to_svg
 from esper.runtime.files import write_atomic
@@ -108,9 +109,11 @@ def _notes(sweep: Sweep, statistic: str, score: Quantity, *, asked: bool) -> Ite
         ("empty", "empty: nothing was recorded"),
         ("unknown", "of unknown state: they have no status.json that can be read"),
     ):
-        names = [run.path.name for run in runs if run.state == state]
+        names = [run.path.name for run in runs if run.state == state and not run.overrides]
         if names:
             yield f"{len(names)} of {len(runs)} runs {what}: {', '.join(names)}"
+    for reason, names in by_reason(runs).items():
+        yield f"{len(names)} of {len(runs)} runs refused ({', '.join(names)}): {reason}"
     if score.name != SCORES[0] and not asked and runs:
         yield f"no run has a {quantity(SCORES[0]).title} yet: configurations are ranked by {score.title}"
     counts = [found.num_seeds for item in sweep.configurations if (found := over_seeds(item, score, statistic))]

@@ -48,9 +48,16 @@ class Run:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def overrides(self) -> list[str]:
+        """Arguments of a job that was refused before it had a configuration; empty for any other run."""
+        words = self.status.get("overrides")
+        return [str(word) for word in words] if isinstance(words, list) and not self.config else []
+
+    @property
     def seed(self) -> int | None:
         """RNG seed of the run."""
-        seed = self.config.get("seed")
+        words = [word.partition("=")[2] for word in self.overrides if word.lstrip("+").startswith("seed=")]
+        seed = int(words[-1]) if words and words[-1].isdecimal() else self.config.get("seed")
         return seed if isinstance(seed, int) else None
 
     @property
@@ -128,11 +135,12 @@ def read(path: Path) -> Run | EvaluationFolder:
     state = _state(status, bool(metrics))
     if "checkpoint" in config and "trainer" not in config:
         return EvaluationFolder(path=path, state=state, result=result)
-    if not config:
+    run = Run(path=path, state=state, config=config, metrics=metrics, result=result, status=status, notes=notes)
+    if not config and not run.overrides:
         notes.append(f"{folder.config.name} is missing or empty")
     if state == RunState.FINISHED and not result:
         notes.append(f"finished, but {folder.result.name} is missing")
-    return Run(path=path, state=state, config=config, metrics=metrics, result=result, status=status, notes=notes)
+    return run
 
 
 def _mapping(path: Path, notes: list[str]) -> dict[str, Any]:

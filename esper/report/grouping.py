@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from esper.config import identity
 from esper.report.folders import Run
+from esper.report.refusals import stated
 from esper.runtime.run_folder import RunState
 
 FOLLOWS = {
@@ -86,13 +87,8 @@ def shown(value: object) -> str:
 
 def arrange(runs: Sequence[Run]) -> Sweep:
     """Find the swept keys and group the runs by them."""
-    found = [identity.flat(identity.without(run.config, identity.NOT_IN_REPORTS)) for run in runs]
-    for key, source in FOLLOWS.items():
-        if all(config.get(key) == config.get(source) for config in found):
-            for config in found:
-                config.pop(key, None)
-    keys = list(dict.fromkeys(key for config in found for key in config))
-    texts = [{key: shown(config[key]) if key in config else ABSENT for key in keys} for config in found]
+    texts = _texts(runs)
+    keys = list(texts[0]) if texts else []
     differing = [key for key in keys if len({text[key] for text in texts}) > 1]
     axes = _axes(differing, texts)
     groups: dict[tuple[str, ...], list[Run]] = {}
@@ -105,6 +101,42 @@ def arrange(runs: Sequence[Run]) -> Sweep:
         configurations=tuple(_configuration(axes, values, groups[values]) for values in order),
         common={key: texts[0][key] for key in keys if key not in differing},
     )
+
+
+def _texts(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Return the values of each run, as text, all with the same keys.
+
+    A refused run sets only the keys in its arguments. It has the other runs' value of any other key, if they agree;
+    these have its value of a key that only refused runs set, such as a preset, if those agree.
+    """
+    found = [stated(run.overrides) if run.overrides else _counted(run) for run in runs]
+    whole, refused = (
+        [config for run, config in zip(runs, found, strict=True) if bool(run.overrides) is wanted]
+        for wanted in (False, True)
+    )
+    for key, source in FOLLOWS.items():
+        follows = all(config.get(key) == config.get(source) for config in whole)
+        if follows and not any(key in config for config in refused):
+            for config in whole:
+                config.pop(key, None)
+    own = dict.fromkeys(key for config in whole for key in config)
+    keys = list(own | dict.fromkeys(key for config in refused for key in config))
+    agreed: dict[str, str] = {}
+    for key in keys:
+        values = {_text(config, key) for config in (whole if key in own else refused)}
+        agreed[key] = values.pop() if len(values) == 1 else ABSENT
+    return [
+        {key: _text(config, key) if key in (config if run.overrides else own) else agreed[key] for key in keys}
+        for run, config in zip(runs, found, strict=True)
+    ]
+
+
+def _counted(run: Run) -> dict[str, object]:
+    return identity.flat(identity.without(run.config, identity.NOT_IN_REPORTS))
+
+
+def _text(config: Mapping[str, object], key: str) -> str:
+    return shown(config[key]) if key in config else ABSENT
 
 
 def _axes(differing: Sequence[str], texts: Sequence[Mapping[str, str]]) -> tuple[Axis, ...]:

@@ -109,6 +109,42 @@ def test_runs_without_a_readable_configuration_are_apart_and_all_kept() -> None:
     assert arrange([]).configurations == ()
 
 
+def refused(path: str, *words: str) -> Run:
+    return Run(path=Path(path), state="failed", status={"overrides": list(words), "traceback": "no"})
+
+
+def test_refused_jobs_are_grouped_by_the_values_in_their_arguments() -> None:
+    finished = [run(f"{coef}", ppo__ent_coef=coef, slots__num_slots=1) for coef in (0.01, 0.02)]
+    for member in finished:
+        member.config["slots"].update(max_developing=1, max_seeds=1)
+    words = ("+preset=smoke", "slots.num_slots=9", "telemetry.console=plain")
+    jobs = [refused(f"refused-{coef}", f"ppo.ent_coef={coef}", *words) for coef in ("0.010", "2e-2")]
+    sweep = arrange([*finished, *jobs])
+    assert [(axis.key, axis.values) for axis in sweep.axes] == [
+        ("slots.num_slots", ("1", "9")),
+        ("ppo.ent_coef", ("0.01", "0.02")),
+    ]
+    assert [[str(item.path) for item in found.runs] for found in sweep.configurations] == [
+        ["0.01"],
+        ["0.02"],
+        ["refused-0.010"],
+        ["refused-2e-2"],
+    ]
+    assert sweep.common["ppo.lr"] == "0.001"
+
+
+def test_jobs_that_were_all_refused_are_told_apart() -> None:
+    jobs = [refused(f"{count}-{seed}", f"slots.num_slots={count}", f"seed={seed}") for count in (8, 9) for seed in "0x"]
+    sweep = arrange(jobs)
+    assert [item.label for item in sweep.configurations] == ["num_slots=8", "num_slots=9"]
+    assert [[member.seed for member in item.runs] for item in sweep.configurations] == [[0, None]] * 2
+
+
+def test_a_refused_run_seed_is_no_configuration_of_its_own() -> None:
+    (configuration,) = arrange([run("0"), refused("x", "seed=x", "ppo.lr=[")]).configurations
+    assert (configuration.label, len(configuration.runs)) == ("all runs", 2)
+
+
 def test_values_are_written_as_on_the_command_line() -> None:
     assert [shown(value) for value in (True, None, [1, False], 1e-05, "x")] == [
         "true",

@@ -232,6 +232,21 @@ def test_without_a_finished_run_training_returns_are_ranked(tmp_path: Path) -> N
     assert gather([tmp_path / "runs"], statistic="mean", score="val_accuracy").score.name == "val_accuracy"
 
 
+def test_the_reason_of_a_refusal_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "s" / "a", 0)
+    reason = "slots.num_slots=9 asks for more places than there are"
+    (tmp_path / "s" / "b").mkdir()
+    status = {"state": "failed", "overrides": ["slots.num_slots=9"], "traceback": reason}
+    (tmp_path / "s" / "b" / "status.json").write_text(json.dumps(status))
+    assert report(tmp_path / "s") == 0
+    printed = capsys.readouterr().out
+    assert f"note: 1 of 2 runs refused (b): {reason}" in printed
+    assert "num_slots=9" in printed
+    text = (tmp_path / "s" / "report" / "index.html").read_text()
+    assert "missing or empty" not in printed + text
+    assert "Traceback" not in text
+
+
 def test_names_and_values_with_markup_in_them_stay_text(tmp_path: Path) -> None:
     for coef in ("<b>1</b>", '$x_1$ & "y"'):
         make_run(tmp_path / f"<i>{len(coef)}", ppo__ent_coef=coef)
