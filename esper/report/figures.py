@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from esper.report.grouping import Configuration, Sweep, names
 from esper.report.numbers import Curve, Quantity, curve, estimate, over_seeds, tail_mean
+from esper.telemetry.statistics import accuracy_ends
 from esper.views.drawing import Artist, Axes, Figure, MaxNLocator, Normalize, PercentFormatter, colormaps
 from esper.views.palette import CONFIGURATION_COLOURS, INK, NEVER_COLOUR
 from esper.views.plots import say_empty, style
@@ -130,6 +132,9 @@ def learning_curves(
         drawn = False
         for item, label in sorted(part.lines, key=lambda line: id(line[0]) in chosen):
             found = curve(item.runs, key, x, statistic)
+            if key.endswith("accuracy"):
+                low, high = accuracy_ends(found.low, found.high)
+                found = replace(found, low=low, high=high)
             drawn |= _draw(axes, found, colours[label] if id(item) in chosen else None, plain(label))
         runs = [run for item, _ in part.lines for run in item.runs]
         _draw_never(axes, never if never is None or isinstance(never, float) else curve(runs, never, x, "mean"))
@@ -189,19 +194,15 @@ def scores(sweep: Sweep, score: Quantity, statistic: str) -> Figure:
     figure = Figure(figsize=(WIDTH, 1.1 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for place, item in enumerate(rows):
-        values = [value * score.scale for run in item.runs if (value := score.of(run)) is not None]
-        axes.plot(values, [place] * len(values), "o", color=OTHERS, ms=4, alpha=0.8, zorder=2)
+        values = [value for run in item.runs if (value := score.of(run)) is not None]
+        scaled = [value * score.scale for value in values]
+        axes.plot(scaled, [place] * len(values), "o", color=OTHERS, ms=4, alpha=0.8, zorder=2)
         found = estimate(values, statistic)
         if found is not None:
-            ends = (
-                None
-                if found.low is None or found.high is None
-                else [[found.value - found.low], [found.high - found.value]]
-            )
-            colour = CONFIGURATION_COLOURS[0]
-            axes.errorbar(
-                found.value, place, xerr=ends, fmt="D", color=colour, ms=5, capsize=3, elinewidth=1.6, zorder=3
-            )
+            ends = score.ends(found)
+            bars = None if ends is None else [[score.scale * abs(found.value - end)] for end in ends]
+            at, colour = found.value * score.scale, CONFIGURATION_COLOURS[0]
+            axes.errorbar(at, place, xerr=bars, fmt="D", color=colour, ms=5, capsize=3, elinewidth=1.6, zorder=3)
     axes.set_yticks(range(len(rows)), [plain(item.label) for item in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     if score.name.endswith("return"):

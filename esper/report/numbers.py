@@ -6,8 +6,8 @@ Axis legend: R = run seeds, N = iterations.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from esper.runtime.controller_names import LEARNED
 from esper.runtime.rng import generator
 from esper.telemetry.confidence import LEVEL
 from esper.telemetry.metric_names import RETURN
-from esper.telemetry.statistics import crossed_bootstrap, iqm
+from esper.telemetry.statistics import accuracy_ends, crossed_bootstrap, iqm
 from esper.views.text import formatted
 
 STATISTICS: tuple[str, ...] = ("mean", "iqm")
@@ -185,6 +185,7 @@ class Quantity:
         scale: factor for display.
         unit: unit after scaling.
         outcome: true for results, which vary between run seeds; false for costs, which have no interval in tables.
+        accuracy: true for an accuracy, whose intervals are displayed within 0 and 100 %.
     """
 
     name: str
@@ -194,6 +195,12 @@ class Quantity:
     scale: float = 1.0
     unit: str = ""
     outcome: bool = True
+    accuracy: bool = False
+
+    @property
+    def difference(self) -> Self:
+        """Differences of this quantity."""
+        return replace(self, accuracy=False)
 
     def show(self, value: float | None) -> str:
         """Format a value, or a dash."""
@@ -206,21 +213,33 @@ class Quantity:
         return formatted((found.high - found.low) / 2 * self.scale, self.spec.lstrip("+"))
 
     def show_interval(self, found: Estimate, statistic: str) -> str:
-        """Format ``± half`` for a mean, ``[low, high]`` for others; empty for costs, or without an interval."""
-        if found.low is None or found.high is None or not self.outcome:
+        """Format ``± half`` for a mean, ``[low, high]`` for others and for a mean whose interval is clipped; empty for
+        costs, or without an interval.
+        """
+        ends = self.ends(found)
+        if ends is None or not self.outcome:
             return ""
-        return (
-            f"± {self.show_half(found)}"
-            if statistic == "mean"
-            else f"[{self.show(found.low)}, {self.show(found.high)}]"
-        )
+        if statistic == "mean" and ends == (found.low, found.high):
+            return f"± {self.show_half(found)}"
+        return f"[{self.show(ends[0])}, {self.show(ends[1])}]"
+
+    def ends(self, found: Estimate) -> tuple[float, float] | None:
+        """Return the ends of an interval as displayed, unscaled; ``None`` without an interval."""
+        if found.low is None or found.high is None:
+            return None
+        if not self.accuracy:
+            return found.low, found.high
+        low, high = accuracy_ends(found.low, found.high).tolist()
+        return low, high
 
 
 QUANTITIES: tuple[Quantity, ...] = (
     Quantity("held_out_return", "held-out return", lambda run: run.learned("episode_return"), "+.2f", unit="points"),
     Quantity("training_return", "training return", training_return, "+.2f", unit="points"),
-    Quantity("test_accuracy", "test accuracy", lambda run: run.learned("test_accuracy"), ".1f", 100, "%"),
-    Quantity("val_accuracy", "val accuracy", lambda run: run.learned("val_accuracy"), ".1f", 100, "%"),
+    Quantity(
+        "test_accuracy", "test accuracy", lambda run: run.learned("test_accuracy"), ".1f", 100, "%", accuracy=True
+    ),
+    Quantity("val_accuracy", "val accuracy", lambda run: run.learned("val_accuracy"), ".1f", 100, "%", accuracy=True),
     Quantity("test_bits", "test bits per byte", lambda run: run.learned("test_bits"), ".3f"),
     Quantity("val_bits", "val bits per byte", lambda run: run.learned("val_bits"), ".3f"),
     Quantity("added_parameters", "added parameters", lambda run: run.learned("added_parameters"), ",.0f"),

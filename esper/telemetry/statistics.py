@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from esper.telemetry.confidence import LEVEL, least_draws
@@ -41,6 +43,21 @@ class Mean(NamedTuple):
 
     mean: float
     sem: float | None
+
+
+def accuracy_ends(low: ArrayLike, high: ArrayLike) -> NDArray[np.float64]:
+    """Clip the ends of intervals of accuracies, as fractions of 1, to [0, 1] for display; NaN stays.
+
+    Over few run seeds an interval is long and symmetric, and may leave the values that an accuracy can have. Ends in
+    files stay as computed, and differences of accuracies may be negative: neither is clipped.
+
+    Args:
+        low, high: one end or any number of them, of equal shape.
+
+    Returns:
+        ``[2, ...]`` lower and upper ends.
+    """
+    return np.clip(np.array([low, high], dtype=np.float64), 0.0, 1.0)
 
 
 def mean_sem(values: Tensor) -> Mean | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 from esper.runtime.controller_names import LEARNED, NEVER
-from esper.telemetry.statistics import Interval
+from esper.telemetry.statistics import Interval, accuracy_ends
 from esper.views.drawing import Axes, Bbox, Figure, MaxNLocator, PercentFormatter, StrMethodFormatter
 from esper.views.palette import INK, NEVER_COLOUR, look
 from esper.views.plots import legend_above, save, say_empty, style
@@ -116,6 +116,7 @@ def frontier(points: Sequence[FrontierPoint], path: Path, measure: Measure = ACC
     axes.set_xlabel(cost.label)
     axes.set_ylabel(measure.label)
     if measure is ACCURACY:
+        points = [replace(point, score=_clipped(point.score)) for point in points]
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     if cost.whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -150,6 +151,11 @@ def frontier(points: Sequence[FrontierPoint], path: Path, measure: Measure = ACC
     figure.set_layout_engine("none")
     _name(axes, points)
     save(figure, path)
+
+
+def _clipped(accuracy: Interval) -> Interval:
+    low, high = accuracy_ends(accuracy.low, accuracy.high).tolist()
+    return accuracy._replace(low=low, high=high)
 
 
 def _name(axes: Axes, points: Sequence[FrontierPoint]) -> None:

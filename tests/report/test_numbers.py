@@ -12,7 +12,16 @@ from run_folders import metrics, result
 from scipy import stats
 
 from esper.report.folders import Run
-from esper.report.numbers import curve, estimate, flops_ratio, quantity, tail_mean, training_return, wall_seconds
+from esper.report.numbers import (
+    Estimate,
+    curve,
+    estimate,
+    flops_ratio,
+    quantity,
+    tail_mean,
+    training_return,
+    wall_seconds,
+)
 from esper.telemetry.statistics import iqm
 
 KEY = "charts/episodic_return"
@@ -50,6 +59,14 @@ def test_one_seed_has_no_interval_and_none_has_nothing(statistic: str) -> None:
     assert estimate([], statistic) is None
     equal = estimate([2.0, 2.0], statistic)
     assert equal == (2.0, 2.0, 2.0, 2)
+
+
+def test_an_interval_of_an_accuracy_that_is_clipped_shows_its_ends() -> None:
+    accuracy = quantity("test_accuracy")
+    assert accuracy.show_interval(Estimate(0.5, 0.4, 0.6, 2), "mean") == "± 10.0"
+    assert accuracy.show_interval(Estimate(0.2, -0.1, 0.5, 2), "mean") == "[0.0, 50.0]"
+    assert accuracy.difference.show_interval(Estimate(0.2, -0.1, 0.5, 2), "mean") == "± 30.0"
+    assert quantity("held_out_return").ends(Estimate(0.2, -1.0, 1.4, 2)) == (-1.0, 1.4)
 
 
 def test_a_curve_counts_the_runs_that_got_there() -> None:

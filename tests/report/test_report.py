@@ -277,6 +277,18 @@ def test_an_evaluation_is_shown_with_its_intervals(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_intervals_of_accuracies_stay_within_0_and_100_percent_and_others_do_not(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "runs" / "evaluation")
+    (path / "config.yaml").write_text("checkpoint: [a]\n")
+    interval = {"estimate": 0.206, "low": -0.057, "high": 1.488, "over_runs": True}
+    controllers = [{"name": "learned", "val_accuracy": interval, "episode_return": interval}]
+    (path / "result.json").write_text(json.dumps({"controllers": controllers}))
+    assert report(tmp_path / "runs") == 0
+    text = Page((tmp_path / "runs" / "report" / "index.html").read_text()).text
+    assert "20.6 [0.0, 100.0]" in text
+    assert "+0.21 [-0.06, +1.49]" in text
+
+
 def test_bits_per_byte_are_shown_of_text_and_of_nothing_else(tmp_path: Path) -> None:
     learned = result()["controllers"][0]
     of_text = {**learned, "val_bits": {"mean": 3.125, "sem": 0.1}, "test_bits": {"mean": 3.25, "sem": 0.1}}

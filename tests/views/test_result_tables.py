@@ -130,6 +130,17 @@ def test_of_bits_fewer_are_better_and_better_is_up(tmp_path: Path, figures: list
     assert list(lines[0].get_ydata()) == [2.40, 2.31]  # type: ignore[arg-type]
 
 
+def test_bars_of_accuracies_end_at_0_and_100_percent(tmp_path: Path, figures: list[Figure]) -> None:
+    points = [FrontierPoint(name="never", cost=about(0.0), score=about(0.2, 0.3))]
+    frontier(points, tmp_path / "frontier.png")
+    frontier(points, tmp_path / "frontier.png", RETURN)
+    lowest = [
+        min(path.vertices[:, 1].min() for bars in figure.axes[0].containers[0][2] for path in bars.get_paths())
+        for figure in figures
+    ]
+    assert lowest == pytest.approx([0.0, -0.1])
+
+
 def test_a_return_is_drawn_against_multiples_of_the_host_alone(tmp_path: Path, figures: list[Figure]) -> None:
     points = [point("learned", 1.62, 12.5), point("never", 1.0, 0.0), point("random", 1.7, 3.0)]
     assert [found.name for found in pareto(points, RETURN)] == ["never", "learned"]
