@@ -60,9 +60,15 @@ class Picture:
 
 
 def embedded(png: Path, caption: str) -> Picture:
-    """Return a picture from a file, as part of the page."""
+    """Return a picture from a file, as part of the page, as wide as there is room.
+
+    A click shows it at full size, and another one not: browsers open no link to embedded data, and the page has no
+    scripts, so the picture is the label of a hidden checkbox.
+    """
     text = base64.b64encode(png.read_bytes()).decode("ascii")
-    return Picture(f'<img alt="" src="data:image/png;base64,{text}">', caption)
+    image = f'<img alt="" src="data:image/png;base64,{text}">'
+    box = '<input type="checkbox" aria-label="Full size">'
+    return Picture(f'<label class="enlarge">{box}{image}</label>', caption)
 
 
 EVALUATED = (

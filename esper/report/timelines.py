@@ -80,16 +80,20 @@ def _source(configuration: Configuration, score: Quantity) -> _Source | None:
 
 def _timeline(source: _Source, host: str, *, named: bool) -> Timeline:
     """Draw a source; ``named`` begins its caption with the configuration."""
-    run, prefix = source.run, f"{source.label}: " if named else ""
+    run, prefix = source.run, f"configuration {source.label}: " if named else ""
     if source.png is not None:
-        caption = f"{prefix}a held-out host under the controller of {run.path.name}"
+        caption = _sentence(f"{prefix}a held-out host under the controller of {run.path.name}")
         return Timeline(run=run, caption=caption, png=source.png)
     if host not in source.episodes:
         host = max(source.episodes, key=lambda name: _kept(source.episodes[name][1]))
     environment, episode = source.episodes[host]
-    caption = f"{prefix}{host}, the last whole episode of environment {environment} of {run.path.name}"
+    caption = _sentence(f"{prefix}{host}, the last whole episode of environment {environment} of {run.path.name}")
     found = episode.timeline(source.slot_ids, _num_epochs(run), LEARNED)
     return Timeline(run=run, caption=caption, figure=timeline_figure(found, WIDTH))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _from_the_middle(runs: Sequence[Run], score: Quantity) -> list[Run]:

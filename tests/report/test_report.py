@@ -16,7 +16,7 @@ from esper.report.cli import main
 from esper.report.compose import gather
 from esper.report.timelines import timelines
 
-VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle"}
+VOID = {"meta", "link", "br", "img", "input", "path", "use", "rect", "circle"}
 
 
 class Page(HTMLParser):
@@ -307,6 +307,18 @@ def test_bits_per_byte_are_shown_of_text_and_of_nothing_else(tmp_path: Path) -> 
     assert float(row["test_bits"]) == 3.25
 
 
+def test_a_picture_of_a_run_fits_a_phone_and_a_click_enlarges_it_without_scripts(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", iterations=0)
+    (run / "plots").mkdir()
+    (run / "plots" / "slot_timeline_learned.png").write_bytes(b"\x89PNG")
+    assert report(run) == 0
+    text = (run / "report" / "index.html").read_text()
+    assert re.search(r"<label[^>]*><input type=\"checkbox\"[^>]*><img [^>]*></label>", text)
+    assert "A held-out host under the controller of a" in Page(text).words
+    assert re.findall(r"(?m)^ *figure img \{[^}]*[ -](width: [^;]*);", text) == ["width: 100%"]
+    assert re.search(r"input:checked \+ img \{[^}]*max-width: none;", text)
+
+
 @pytest.mark.slow
 def test_slot_timelines_come_from_events_unless_the_run_drew_one(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a")
@@ -336,8 +348,8 @@ def test_timelines_from_events_show_the_host_that_most_runs_have(tmp_path: Path)
     found = gather([tmp_path], statistic="mean")
     shown = timelines(found.sweep.configurations, found.score)
     assert [item.caption for item in shown] == [
-        "ent_coef=0.01: host 7 (intact), the last whole episode of environment 1 of 0.01",
-        "ent_coef=0.03: host 7 (intact), the last whole episode of environment 1 of 0.03",
+        "Configuration ent_coef=0.01: host 7 (intact), the last whole episode of environment 1 of 0.01",
+        "Configuration ent_coef=0.03: host 7 (intact), the last whole episode of environment 1 of 0.03",
     ]
 
 
