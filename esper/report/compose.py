@@ -24,6 +24,8 @@ from esper.views.palette import CONFIGURATION_COLOURS, OP_COLOURS, STAGE_COLOURS
 from esper.views.plots import save
 
 PAGE = "index.html"
+WIDE = ("scores", "heat_map")
+"""Plots with a whole row; the others come in pairs."""
 SHOWN = len(CONFIGURATION_COLOURS)
 
 
@@ -151,7 +153,7 @@ def write(report: Report, out: Path, title: str) -> Path:
         tables.write_configurations(report.sweep, report.statistic, out / "configurations.csv")
         tables.write_runs(report.sweep, out / "runs.csv")
         tables.write_curves(report.sweep, report.statistic, out / "curves.csv")
-        pictures = [_picture(name, figure, caption, out) for name, figure, caption in _plots(report)]
+        pictures = [_picture(name, figure, caption, out, wide=name in WIDE) for name, figure, caption in _plots(report)]
         drawn = list(_timelines(report, out))
     content = Content(
         title=title,
@@ -204,17 +206,17 @@ def _plots(report: Report) -> Iterator[tuple[str, Figure, str]]:
             yield f"{slug}_at_end", figures.mix_at_end(shown, prefix, colours, f"{what}, at the end"), caption
 
 
-def _picture(name: str, figure: Figure, caption: str, out: Path) -> Picture:
+def _picture(name: str, figure: Figure, caption: str, out: Path, *, wide: bool) -> Picture:
     save(figure, out / "plots" / f"{name}.png")
     figure.set_layout_engine("none")  # computes the layout, which costs as much as drawing
-    return Picture(to_svg(figure, name, caption), caption)
+    return Picture(to_svg(figure, name, caption), caption, wide)
 
 
 def _timelines(report: Report, out: Path) -> Iterator[Picture]:
     shown: list[Configuration] = figures.best(report.sweep, report.score, report.statistic, figures.MAX_PANELS)
     for number, found in enumerate(timelines(shown, report.score), start=1):
         if found.figure is not None:
-            yield _picture(f"timeline_{number}", found.figure, found.caption, out)
+            yield _picture(f"timeline_{number}", found.figure, found.caption, out, wide=True)
         else:
             assert found.png is not None, "a timeline is drawn, or has a picture"
-            yield embedded(found.png, found.caption)
+            yield embedded(found.png, found.caption, wide=True)

@@ -53,13 +53,14 @@ RIVALS = (
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure of the page: an ``<svg>`` or ``<img>`` element and its caption."""
+    """A figure of the page: an element with an ``<svg>`` or ``<img>``, its caption, and whether it has a whole row."""
 
     element: str
     caption: str
+    wide: bool
 
 
-def embedded(png: Path, caption: str) -> Picture:
+def embedded(png: Path, caption: str, *, wide: bool) -> Picture:
     """Return a picture from a file, as part of the page, as wide as there is room.
 
     A click shows it at full size, and another one not: browsers open no link to embedded data, and the page has no
@@ -68,16 +69,16 @@ def embedded(png: Path, caption: str) -> Picture:
     text = base64.b64encode(png.read_bytes()).decode("ascii")
     image = f'<img alt="" src="data:image/png;base64,{text}">'
     box = '<input type="checkbox" aria-label="Full size">'
-    return Picture(f'<label class="enlarge">{box}{image}</label>', caption)
+    return Picture(f'<label class="enlarge">{box}{image}</label>', caption, wide)
 
 
 EVALUATED = (
-    ("frontier.png", "Score against added parameters"),
-    ("frontier_flops.png", "Return against training FLOPs"),
-    ("choices_learned.png", "Modules that the learned controller kept, by host family"),
-    ("slot_timeline_learned.png", "One held-out host under the learned controller"),
+    ("frontier.png", "Score against added parameters", False),
+    ("frontier_flops.png", "Return against training FLOPs", False),
+    ("choices_learned.png", "Modules that the learned controller kept, by host family", True),
+    ("slot_timeline_learned.png", "One held-out host under the learned controller", True),
 )
-"""Pictures of an evaluation, with their captions."""
+"""Pictures of an evaluation, their captions, and whether they have a whole row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +201,12 @@ def _evaluation(folder: EvaluationFolder) -> Evaluated:
     found: Any = folder.result.get("controllers")
     rows = found if isinstance(found, list) else []
     columns = [item for item in JUDGED if any(row.get(item.name) is not None for row in rows)]
-    plots = [(folder.path / "plots" / name, caption) for name, caption in EVALUATED]
+    plots = [(folder.path / "plots" / name, caption, wide) for name, caption, wide in EVALUATED]
     return Evaluated(
         folder=folder,
         titles=[item.title for item in columns],
         rows=[(str(row.get("name")), [_judged(row.get(item.name), item) for item in columns]) for row in rows],
-        pictures=[embedded(path, caption) for path, caption in plots if path.is_file()],
+        pictures=[embedded(path, caption, wide=wide) for path, caption, wide in plots if path.is_file()],
     )
 
 

@@ -150,6 +150,14 @@ def test_numbers_on_the_page_are_those_of_the_runs(made: Path) -> None:
     assert {row["env_epochs"] for row in curves if row["iteration"] == "4"} == {"80.0"}
 
 
+def test_rows_of_plots_are_full(made: Path) -> None:
+    """A plot without a whole row has another beside it."""
+    found = re.findall(r"<figure( class=\"wide\")?>", (made / "index.html").read_text())
+    rows_between = "".join("w" if wide else "." for wide in found).split("w")
+    assert [len(between) % 2 for between in rows_between] == [0] * len(rows_between)
+    assert len(rows_between) > 3  # scores, heat map and timelines
+
+
 def test_there_is_a_png_of_every_plot(made: Path) -> None:
     names = {path.name for path in (made / "plots").iterdir()}
     assert {
