@@ -192,7 +192,7 @@ def _lines(
         lines.insert(0, "what the learned controller kept, by family:")
     for row in rents:
         if row.controller == LEARNED:
-            paid = with_spread(row.episode_return, "+z.2f")
+            paid = with_spread(row.episode_return, "+.2f")
             lines.append(f"learned, at rent {row.rent_weight:g}: {paid} points, {row.num_fossilized:.1f} modules kept")
     idle = idle_controls(rows)
     if idle:

@@ -312,6 +312,20 @@ def test_other_families_may_be_held_out(config: EvaluateConfig, tmp_path: Path) 
     assert not (tmp_path / "tuning.json").exists()
 
 
+def test_where_hosts_have_prices_what_the_learned_controller_earns_at_each_is_told(
+    config: EvaluateConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    priced = checkpoint(tmp_path / "run", "reward.rent_weights=[0.5,9]", "observation.price=true")
+    words = {"checkpoint": priced, "controllers": ["learned", "never"], "sampled": False, "num_hosts": 4}
+    evaluate(replace(config, **words, console=ConsoleMode.plain), tmp_path / "evaluation")
+    said = capsys.readouterr().out
+    assert [line.split()[3] for line in said.splitlines() if line.startswith("learned, at rent ")] == ["0.5:", "9:"]
+    rents = read(tmp_path / "evaluation" / "result.json")["rents"]
+    assert {(row["controller"], row["rent_weight"]) for row in rents} == {
+        (name, price) for name in ("learned", "never") for price in (0.5, 9.0)
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("evaluation")
 def test_of_text_bits_per_byte_stand_beside_accuracy(
