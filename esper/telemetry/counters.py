@@ -162,10 +162,12 @@ class IterationCounters:
         bits = [episode.val_bits for episode in episodes if episode.val_bits is not None]
         if bits:
             metrics["charts/never_bits_per_byte"] = _mean(self.never_bits)
+        pairs = zip(episodes, self.never_accuracies, strict=True) if self.never_accuracies else ()
         for name, values in (
             *([("final_bits_per_byte", bits)] if bits else []),
             ("episodic_return", [episode.episode_return for episode in episodes]),
             ("final_val_accuracy", [episode.val_accuracy for episode in episodes]),
+            ("val_accuracy_gain", [episode.val_accuracy - never for episode, never in pairs]),
             ("added_parameters", [float(episode.added_parameters) for episode in episodes]),
             ("num_fossilized", [float(episode.num_fossilized) for episode in episodes]),
             ("relative_flops", [episode.relative_flops for episode in episodes]),

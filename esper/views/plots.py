@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from esper.runtime.files import replacing
-from esper.telemetry.metric_names import CHOICE_SHARE, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
+from esper.telemetry.metric_names import CHOICE_SHARE, GAIN, GAIN_SEM, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
 from esper.views.drawing import Axes, Figure, MaxNLocator, PercentFormatter
 from esper.views.palette import CONTROLLER_COLOUR, INK, NEVER_COLOUR, OP_COLOURS
 
@@ -53,10 +53,7 @@ def learning_curve(metrics: Sequence[Record], path: Path, never_accuracy: float 
         accuracy.axhline(never_accuracy, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, label=label)
     accuracy.set_ylabel("final val accuracy")
     accuracy.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    gain = 100 * (_column(metrics, VAL) - never)
-    gains.plot(
-        _iterations(metrics), gain, f"{_marker(metrics)}-", color=CONTROLLER_COLOUR, ms=3.0, lw=1.8, label="grown"
-    )
+    _mean_and_error(gains, metrics, GAIN, GAIN_SEM, scale=100.0)
     gains.axhline(0.0, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, label="never-grown twins of the same hosts")
     gains.set_ylabel("gain in val accuracy (points)")
     gains.set_xlabel("iteration")
@@ -124,9 +121,9 @@ def _marker(metrics: Sequence[Record]) -> str:
     return "o" if len(metrics) <= MANY_POINTS else ""
 
 
-def _mean_and_error(axes: Axes, metrics: Sequence[Record], mean: str, sem: str) -> None:
-    iterations, centre = _iterations(metrics), _column(metrics, mean)
-    error = np.nan_to_num(_column(metrics, sem))
+def _mean_and_error(axes: Axes, metrics: Sequence[Record], mean: str, sem: str, scale: float = 1.0) -> None:
+    iterations, centre = _iterations(metrics), scale * _column(metrics, mean)
+    error = scale * np.nan_to_num(_column(metrics, sem))
     axes.plot(iterations, centre, f"{_marker(metrics)}-", color=CONTROLLER_COLOUR, ms=3.0, lw=1.8, label="controller")
     if len(iterations) == 1:
         axes.errorbar(iterations, centre, error, color=CONTROLLER_COLOUR, capsize=3.0, linestyle="none")

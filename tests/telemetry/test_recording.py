@@ -110,6 +110,9 @@ def test_metrics_agree_with_a_recount(recorded: Recorded) -> None:
     assert env.rewarder.twins is not None
     never = [float(env.rewarder.twins[instance].accuracy[-1]) for instance in env.instances]
     assert metrics["charts/never_val_accuracy"] == pytest.approx(sum(never) / 3)
+    gains = torch.tensor([episode.val_accuracy - own for episode, own in zip(episodes, never, strict=True)]).double()
+    assert metrics["charts/val_accuracy_gain"] == pytest.approx(float(gains.mean()))
+    assert metrics["charts/val_accuracy_gain_sem"] == pytest.approx(float(gains.std() / 3**0.5), rel=1e-5)
     by_family = {
         family: [episode.episode_return for episode in episodes if episode.instance.family == family]
         for family in {instance.family for instance in env.pool}
@@ -215,7 +218,7 @@ def test_nothing_measured_is_none_and_not_zero(experiment: Experiment) -> None:
     waiting = torch.zeros(3, NUM_HEADS, dtype=torch.int64)
     recorder(observation, waiting, env.step(waiting))
     metrics = recorder.counters.metrics()
-    for name in ("episodic_return", "final_val_accuracy", "never_val_accuracy"):
+    for name in ("episodic_return", "final_val_accuracy", "never_val_accuracy", "val_accuracy_gain"):
         assert metrics[f"charts/{name}"] is None
     counts = OpCounts()
     assert counts.choice_share() is None

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from esper.growth import Stage
 from esper.growth.actions import OP_NAMES
-from esper.telemetry.metric_names import NEVER, VAL
+from esper.telemetry.metric_names import GAIN_SEM, NEVER, VAL
 from esper.telemetry.timeline import EpisodeTimeline, OpMark
 from esper.views import plots, timeline_plot
 from esper.views.palette import OP_MARKERS, STAGE_COLOURS
@@ -39,6 +39,8 @@ def history(length: int) -> list[dict[str, float | None]]:
             "charts/final_val_accuracy": 0.7 + 0.01 * iteration,
             "charts/final_val_accuracy_sem": None,
             "charts/never_val_accuracy": 0.7,
+            "charts/val_accuracy_gain": 0.01 * iteration,
+            "charts/val_accuracy_gain_sem": 0.002,
             **{f"ops/choice_share/{op}": 1 / len(OP_NAMES) for op in OP_NAMES},
         }
         for iteration in range(1, length + 1)
@@ -161,6 +163,8 @@ def test_the_learning_curve_has_the_gain_on_the_twins_of_the_same_hosts(tmp_path
     learning_curve(rows, tmp_path / "learning_curve.png")
     gain = figures[0].axes[2].lines[0].get_ydata()
     assert list(gain) == pytest.approx([100 * (row[VAL] - row[NEVER]) for row in rows])
+    (band,) = figures[0].axes[2].collections
+    assert band.get_paths()[0].get_extents().y0 == pytest.approx(gain[0] - 100 * rows[0][GAIN_SEM])
 
 
 def test_runs_cover_all_epochs_without_overlap() -> None:
