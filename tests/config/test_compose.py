@@ -21,6 +21,7 @@ def test_the_presets_of_the_manual_are_there() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
+@few(8)
 def test_every_preset_composes_and_loads(preset: str) -> None:
     assert isinstance(compose(f"+preset={preset}"), Config)
 
@@ -41,6 +42,7 @@ def test_every_group_member_composes_and_loads(group: str) -> None:
 
 
 @pytest.mark.parametrize("path", GLOBAL_FILES, ids=lambda path: path.stem)
+@few(6)
 def test_presets_start_with_a_command_that_composes(path: Path) -> None:
     package, command, *_ = path.read_text().splitlines()
     assert package == "# @package _global_"

@@ -15,6 +15,7 @@ from esper.config.naming import configuration_letters
 from esper.envs.features import NUM_BASE_FEATURES, NUM_SLOT_FEATURES, num_features
 from esper.experiment.preflight import preflight
 from esper.population.probes import NUM_PROBES
+from tests.tiers import few
 
 if TYPE_CHECKING:
     from command_line import CommandLine
@@ -24,6 +25,7 @@ PROBES = "observation.slot_probes=[dead_channels,effective_rank]"
 
 
 @pytest.mark.parametrize("words", [(), ("slots.num_slots=2",), (PROBES,), ("slots.num_slots=1", PROBES)])
+@few(2)
 def test_the_configuration_says_how_wide_observations_are(words: tuple[str, ...]) -> None:
     config = small_experiment(*words).config
     policy, _ = small_experiment(*words).policy()
@@ -46,6 +48,7 @@ def test_the_configuration_says_how_wide_observations_are(words: tuple[str, ...]
         ("observation.num_features=wide", "observation.num_features must be a whole number, got 'wide'"),
     ],
 )
+@few(2)
 def test_another_number_is_refused_with_the_right_one(esper: CommandLine, word: str, message: str) -> None:
     code, err, runs = esper("+preset=smoke", word, checked=True)
     assert (code, runs, err.count("\n")) == (2, [], 1)

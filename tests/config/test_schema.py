@@ -148,6 +148,7 @@ def test_yaml_without_a_preset_adds_nothing_to_the_dataclass_defaults() -> None:
         ("task.batch_size=1000000001", "task.batch_size must be at most 1000000, got 1000000001"),
     ],
 )
+@few(30)
 def test_impossible_values_are_refused_by_key_and_value(override: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         load(OmegaConf.merge(DEFAULTS, OmegaConf.from_dotlist([override])), Config)

@@ -123,6 +123,7 @@ def test_every_controller_plays_real_hosts_legally_and_the_same_twice(name: str)
 
 
 @pytest.mark.parametrize("name", sorted(set(CONTROLLERS) - {"random"}))  # whose draws are one stream for all
+@few(5)
 def test_resetting_some_environments_starts_them_anew_and_leaves_the_others(name: str) -> None:
     """After a reset an environment gets the decisions of a new controller; the others' decisions stay the same."""
     which = torch.arange(8) < 4

@@ -14,6 +14,7 @@ from torch import Tensor
 from esper.controllers import Heuristic, HeuristicParameters
 from esper.growth import Stage
 from esper.growth.actions import OP_CULL, OP_FOSSILIZE, OP_GERMINATE, Head, Op
+from tests.tiers import few
 
 DIGITS = growth_rules(max_developing=3, max_seeds=2, min_training_epochs=2, min_cull_age=2, embargo_epochs=1)
 
@@ -25,6 +26,7 @@ def grown(actions: Tensor, head: Head, environment: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("num_slots", [1, 3, 5])
+@few(1)
 def test_it_serves_every_slot_in_turn_while_nothing_helps(num_slots: int) -> None:
     """With useless modules on a host that learns nothing, it keeps trying the least used slot until the end."""
     simulated = Simulated(2, fits_all(num_slots), DIGITS, worth=lambda noise: -torch.ones_like(noise), sick=0.0)

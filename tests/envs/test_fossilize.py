@@ -10,6 +10,7 @@ from esper.controllers.base import germinate, on_slot, waiting
 from esper.growth import Stage
 from esper.growth.actions import Blueprint, Op
 from tests.helpers import small_env, small_experiment
+from tests.tiers import few
 
 
 def test_fossilizing_preserves_outputs_parameters_and_optimizer_state() -> None:
@@ -35,6 +36,7 @@ def test_fossilizing_preserves_outputs_parameters_and_optimizer_state() -> None:
 
 
 @pytest.mark.parametrize("words", [("+preset=smoke",), ("+preset=digits", "+debug=fast"), ("+debug=fast",)], ids=str)
+@few(1)
 def test_a_short_episode_is_long_enough_to_keep_a_module(words: tuple[str, ...]) -> None:
     """Short runs represent real ones, so every stage must be reachable."""
     config = compose(*words)

@@ -95,6 +95,7 @@ def test_never_growing_earns_exactly_zero_in_every_step(mapping: str, amp: str) 
 
 
 @pytest.mark.parametrize("mapping", ["loop", "grouped", "matmul"])
+@few(2)
 def test_never_growing_earns_exactly_zero_whatever_the_family(mapping: str) -> None:
     """All at once, in another order than their twins."""
     families = ("intact", "narrow_4", "few_samples", "label_noise", "lr_times_3", "lr_over_3", "starved_0+starved_2")

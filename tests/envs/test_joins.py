@@ -14,6 +14,7 @@ from esper.envs.joins import Joins, split_of
 from esper.experiment.build import instance_pool
 from esper.hosts.faults import check_fault, parse_faults
 from esper.tasks import load_task
+from tests.tiers import few
 
 HOST_FAULTS = {"intact": 1.0, "few_samples": 1.0, "label_noise": 0.0, "lr_over_3": 2.0}
 JOINS = Joins(
@@ -111,6 +112,7 @@ def test_the_preset_draws_joins_and_validation_hosts_have_their_own_number() -> 
         ),
     ],
 )
+@few(3)
 def test_joins_that_cannot_be_drawn_are_refused_by_their_key(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         compose(*SMALL, *words)

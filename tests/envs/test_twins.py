@@ -147,6 +147,7 @@ def test_few_classes_are_scored_on_their_own_samples(experiment: Experiment, poo
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize("num_envs", [2, 4, 7])
+@few(4)
 def test_a_host_has_the_same_bits_wherever_it_stands(mapping: str, num_envs: int) -> None:
     """Twins stand at other places of their stack than environments do, and yet a host left alone earns exactly 0."""
     experiment = small_experiment(f"env.mapping={mapping}")

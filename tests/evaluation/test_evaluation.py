@@ -29,6 +29,7 @@ from esper.runtime.options import Greedy, WandbMode
 from esper.runtime.preemption import Preempted
 from esper.runtime.run_folder import RunState
 from esper.runtime.terminal import ConsoleMode
+from tests.tiers import few
 from tests.warm import WarmPython
 
 CONTROLLERS = ["never", "learned", "schedule_best", "random", "static_final"]
@@ -117,6 +118,7 @@ def table(folder: Path) -> list[dict[str, str]]:
         ({"devices": 99}, "devices=99: 99 is not there; visible: cpu"),
     ],
 )
+@few(5)
 def test_what_cannot_be_judged_is_refused_at_once(
     config: EvaluateConfig, changes: dict[str, Any], message: str
 ) -> None:

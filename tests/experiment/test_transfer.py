@@ -23,6 +23,7 @@ from esper.policy.normaliser import moments
 from esper.population.probes import PROBE_NAMES
 from esper.runtime.records import read_jsonl
 from esper.training.run import train
+from tests.tiers import few
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md"
 SLOT_COUNTS = (1, 2, 3, 5, 8)
@@ -167,6 +168,7 @@ def test_statistics_of_slots_become_those_of_all_slots_together(tmp_path: Path) 
         (("plugins=[json]",), r"has plugins=\[\], not \['json'\]: use the same, or train from scratch"),
     ],
 )
+@few(2)
 def test_what_does_not_fit_is_refused_before_anything_starts(
     tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:

@@ -14,11 +14,13 @@ import esper
 from esper.blueprints.residual import Residual
 from esper.growth.actions import AlphaTarget, Style
 from esper.growth.blending import BlendedModule
+from tests.tiers import few
 
 RULES = replace(QUICK, min_training_epochs=1)
 
 
 @pytest.mark.parametrize("style", Style)
+@few(2)
 def test_a_kept_module_is_an_ordinary_layer_and_others_are_gone(style: Style) -> None:
     """At alpha 0.7, so that there is something to fold."""
     model = net(dtype=torch.float64)

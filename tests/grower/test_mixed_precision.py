@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import esper
 from esper.growth.actions import Style
+from tests.tiers import few
 
 NEVER_BLENDS = growth_rules(max_developing=2, max_seeds=2, min_training_epochs=99, min_cull_age=1)
 DEVELOPING = {0: born(0), 1: born(1, Style.GATED_GATE)}
@@ -118,6 +119,7 @@ def test_gradients_of_parts_of_a_batch_add_up_to_those_of_the_batch() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clipped", [False, True])
+@few(2)
 def test_a_loss_scaler_changes_nothing(fused: bool, clipped: bool) -> None:
     """A power of two scales without rounding: the same weights, norms and health, clipped or not."""
     found = []

@@ -23,6 +23,7 @@ from esper.growth.actions import (
     Style,
     head_sizes,
 )
+from tests.tiers import few
 
 NAN = float("nan")
 
@@ -287,6 +288,7 @@ HEAD_BASE = {"alpha_speed": int(AlphaSpeed.MEDIUM), "alpha_target": 2}
 @pytest.mark.parametrize(
     ("op", "head"), [(op, head) for op, heads in OP_HEADS.items() for head in heads if head is not Head.OP]
 )
+@few(6)
 def test_every_head_that_matters_changes_what_happens(op: Op, head: Head) -> None:
     """All values of a relevant head lead to different epochs (LINEAR_ADD and LINEAR_MULTIPLY differ in algorithm)."""
     name = head.name.lower()

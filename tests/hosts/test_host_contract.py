@@ -26,6 +26,7 @@ from esper.hosts import CustomHost, build_host
 from esper.population import Population, build_mapping
 from esper.population.layout import flatten_parameters
 from esper.runtime.rng import GlobalStreams, generator
+from tests.tiers import few
 
 IMAGES = torch.rand(2, 1, 8, 8, generator=generator("images"))
 TICKS = itertools.count(1)
@@ -447,6 +448,7 @@ def popping(widths: list[int]) -> nn.Module:
 
 
 @pytest.mark.parametrize("case", ["numbers of numpy", "numbers of random", "a drawn table", "a frozen half"])
+@few(2)
 def test_a_host_that_never_grows_is_its_twin_whatever_its_builder_draws_from(
     case: str,
 ) -> None:
@@ -479,6 +481,7 @@ class Table(nn.Module):
 
 @pytest.mark.parametrize("start", [preflight, build_experiment])
 @pytest.mark.parametrize(("rows", "batch"), [(20, 32), (40, 50)], ids=["training", "validation"])
+@few(2)
 def test_a_host_runs_the_batches_of_the_run_before_it_begins(
     start: Callable[[object], object], rows: int, batch: int
 ) -> None:

@@ -264,6 +264,7 @@ def test_a_run_on_hosts_of_another_family_is_resumed_by_its_folder_too(
         (["-m", "resume=outputs/mine", "seed=1,2"], "resumes one run: leave -m out, or use resume=auto"),
     ],
 )
+@few(3)
 def test_what_cannot_be_resumed_is_refused_in_one_line(
     esper: Callable[..., Outcome], tmp_path: Path, words: list[str], message: str
 ) -> None:

@@ -36,6 +36,7 @@ from esper.growth.actions import (
 )
 from esper.policy import GrowthPolicy
 from esper.runtime.options import BodyName, SlotHead
+from tests.tiers import few
 
 
 def count_parameters(policy: GrowthPolicy) -> int:
@@ -156,6 +157,7 @@ def test_exactly_the_heads_that_matter_have_log_probability_entropy_and_gradient
 @pytest.mark.parametrize("conditional", [False, True])
 @pytest.mark.parametrize("slot_head", SlotHead)
 @pytest.mark.parametrize("end_share", [0.0, 0.1, 1.0])
+@few(8)
 def test_update_recomputes_what_the_rollout_recorded(
     conditional: bool, slot_head: str, critic: str, end_share: float
 ) -> None:

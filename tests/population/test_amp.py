@@ -127,6 +127,7 @@ def test_a_new_module_is_the_identity_to_the_bit(mapping: str, dtype: torch.dtyp
 @half
 @pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", MAPPINGS)
+@few(2)
 def test_an_isolated_module_leaves_every_host_bit_equal_even_if_the_module_overflows(
     mapping: str, incubation: str, dtype: torch.dtype
 ) -> None:

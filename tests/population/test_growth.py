@@ -79,6 +79,7 @@ def test_a_blended_module_leaves_its_neighbours_bit_equal(mapping: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("mapping", MAPPINGS)
+@few(4)
 def test_every_blueprint_is_the_identity_at_birth_and_all_its_parameters_move(
     mapping: str, algorithm: BlendAlgorithm
 ) -> None:

@@ -175,6 +175,7 @@ def test_configuration_offers_every_mapping_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize("seed", range(3))
+@few(4)
 def test_the_population_computes_what_the_grown_network_computes(mapping: str, seed: int) -> None:
     sites, growth = random_growth(seed, NUM_ENVS)
     population = populate(mapping, range(NUM_ENVS), sites, torch.float64)

@@ -30,6 +30,7 @@ from esper.population.training import plan_parts, step_gradients
 from esper.runtime.rng import generator
 from esper.tasks.batches import TrainingSamples
 from esper.tasks.data import IGNORED
+from tests.tiers import few
 
 VOCABULARY, CONTEXT, WIDTH, NUM_SLOTS, NUM_ENVS = 32, 12, 16, 4, 4
 IDS = [blueprint_ids().index(name) for name in BLUEPRINTS["transformer"]]
@@ -139,6 +140,7 @@ def test_grouped_convolutions_refuse_text_by_name_with_the_choices() -> None:
 
 @pytest.mark.parametrize("incubation", Incubation)
 @pytest.mark.parametrize("mapping", RUNNING)
+@few(2)
 def test_modules_in_isolation_leave_hosts_and_their_optimizer_bit_equal(mapping: str, incubation: str) -> None:
     bare, grown = populate(mapping, modules=False), populate(mapping)
     before = {key: stack.values.detach().clone() for key, stack in grown.modules.items()}

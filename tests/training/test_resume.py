@@ -349,6 +349,7 @@ def cut_metrics(run_dir: Path) -> None:
         (cut_metrics, "metrics.jsonl has 0 bytes, but its checkpoint was written after"),
     ],
 )
+@few(4)
 def test_what_cannot_go_on_is_refused_and_left_as_it_is(
     interrupted: Path, spoil: Callable[[Path], None], message: str
 ) -> None:

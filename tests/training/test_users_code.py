@@ -25,6 +25,7 @@ from esper.experiment.shortage import shortages
 from esper.growth.actions import Op
 from esper.runtime.user_code import UsersCodeError
 from esper.training.run import train
+from tests.tiers import few
 
 PLUGIN = "plugins=[played_code]"
 GROWS = (PLUGIN, "slots.blueprints=[mine]")
@@ -191,6 +192,7 @@ OF_CONTROLLERS = {
 
 
 @pytest.mark.parametrize("mood", OF_CONTROLLERS)
+@few(4)
 def test_a_controller_that_fails_while_it_plays(own: Any, set_mood: Callable[..., None], mood: str) -> None:
     env = small_env(small_experiment(*GROWS, "env.mapping=vmap"))
     set_mood(mood)
@@ -240,6 +242,7 @@ OF_BLUEPRINTS = {
 
 @pytest.mark.parametrize("mapping", ["loop", "vmap"])
 @pytest.mark.parametrize("mood", OF_BLUEPRINTS)
+@few(4)
 def test_a_blueprint_that_fails_while_it_grows(
     own: Any, set_mood: Callable[..., None], mood: str, mapping: str
 ) -> None:
@@ -283,6 +286,7 @@ def host_experiment(mapping: str) -> Experiment:
 
 @pytest.mark.parametrize("mapping", ["loop", "vmap"])
 @pytest.mark.parametrize("mood", OF_HOSTS)
+@few(4)
 def test_a_host_that_fails_while_it_trains(own: Any, set_mood: Callable[..., None], mood: str, mapping: str) -> None:
     env = small_env(host_experiment(mapping))
     env.reset()
