@@ -80,7 +80,7 @@ ATTACKS = [
     refused(
         "resume from what is gone",
         "esper.train resume=outputs/longer",
-        "longer/checkpoints/last.pt is missing, .* with checkpoint.path=.*outputs/longer/checkpoints/iteration-00002.pt",
+        "longer/checkpoints/last.pt is missing, .* with checkpoint.path=.*longer/checkpoints/iteration-00002.pt",
         given=("longer",),
         files={"outputs/longer/checkpoints/last.pt": Path.unlink},
     ),
