@@ -5,8 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ARGS ?=
 # Tests run on all cores, a file at a time on each; make test WORKERS= runs them in one process.
 WORKERS ?= -n auto --dist loadfile
-# Slow tests one by one, the longest first (tests/conftest.py), and those that share what took long to make together.
-SLOW_WORKERS ?= -n auto --dist loadgroup --no-loadscope-reorder
+# Slow tests likewise, since those of a file share what took long to make; the longest files first (tests/conftest.py).
+SLOW_WORKERS ?= -n auto --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 

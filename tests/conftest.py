@@ -70,13 +70,18 @@ def composed_once() -> Iterator[None]:
 
 
 FIRST = (
-    "algorithms/test_sanity_worlds.py",
+    "attacks/test_attacks.py",
     "config/test_fields_matter.py",
-    "launch/test_launchers.py",
+    "algorithms/test_sanity_worlds.py",
     "pretend_cuda/test_pretend_cuda.py",
+    "launch/test_launchers.py",
+    "evaluation/test_evaluation.py",
+    "examples/test_examples.py",
     "training/test_resume_kills.py",
     "launch/test_spawn.py",
     "benchmarks/test_benchmarks.py",
+    "telemetry/test_statistics.py",
+    "examples/test_maskable_ppo.py",
     "experiments/test_growing.py",
 )
 """Files with the longest tests, which start first so that no process runs one of them at the end."""

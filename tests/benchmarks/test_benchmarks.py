@@ -11,7 +11,7 @@ import pytest
 from benchmarks.__main__ import SECTIONS, main
 from benchmarks.report import BEGIN, END
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("benchmarks")]
+pytestmark = pytest.mark.slow
 
 FIELDS = {"section", "workload", "hosts", "implementation", "median", "p95", "ratio", "unit", "rounds"} | {
     "ratio_grown",

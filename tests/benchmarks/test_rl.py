@@ -39,7 +39,6 @@ def test_the_table_compares_runs_of_the_same_seed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("benchmarks")
 def test_finished_runs_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--quick", "--seeds", "1", "--out", str(tmp_path)])
     found = {path: path.read_text() for path in tmp_path.glob("*.json")}

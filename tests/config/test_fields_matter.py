@@ -19,7 +19,7 @@ from esper.experiment.checkpoint import load_checkpoint
 from esper.runtime.records import read_jsonl, without_times
 from esper.training.run import train
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fields")]
+pytestmark = pytest.mark.slow
 
 BASE = (
     *SMALL,

@@ -142,7 +142,6 @@ def test_a_foreign_tuning_is_refused_by_name(config: EvaluateConfig, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("evaluation")
 def test_a_tuning_of_another_experiment_is_refused(config: EvaluateConfig, finished: Path, tmp_path: Path) -> None:
     """Only keys that training does not depend on may differ: held-out instances, and the mapping."""
     tuning = str(finished / "tuning.json")
@@ -238,7 +237,6 @@ def test_a_static_network_has_what_the_learned_controller_ended_with(finished: P
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("evaluation")
 def test_a_tuning_is_kept_and_gives_the_same_controls_again(
     config: EvaluateConfig, finished: Path, tmp_path: Path
 ) -> None:
@@ -259,7 +257,6 @@ def test_a_tuning_is_kept_and_gives_the_same_controls_again(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("evaluation")
 def test_controls_that_a_tuning_lacks_are_tuned_within_the_same_budget(config: EvaluateConfig, tmp_path: Path) -> None:
     """Controls tuned together or in successive evaluations get equal parameters."""
     names, config = ["static_best", "schedule_best", "static_full"], replace(config, num_hosts=2, tuning_epochs=48)
@@ -329,7 +326,6 @@ def test_where_hosts_have_prices_what_the_learned_controller_earns_at_each_is_to
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("evaluation")
 def test_of_text_bits_per_byte_stand_beside_accuracy(
     config: EvaluateConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,7 +363,6 @@ def test_of_images_no_file_speaks_of_bits(finished: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("evaluation")
 def test_two_ranks_judge_the_same_hosts(
     config: EvaluateConfig, finished: Path, tmp_path: Path, warm_python: WarmPython
 ) -> None:
@@ -467,7 +462,6 @@ _before: dict[str, Any] = {}
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("evaluation")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of W&B's own
 @pytest.mark.parametrize("field", CHANGES)
 def test_changing_a_field_changes_what_an_evaluation_leaves(
@@ -491,7 +485,6 @@ def test_changing_a_field_changes_what_an_evaluation_leaves(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("evaluation")
 def test_the_same_evaluation_leaves_the_same(
     brief: EvaluateConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import two_ranks
 from processes import LIMIT, started
 from torch import Tensor
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("growing on two ranks")]
+pytestmark = pytest.mark.slow
 
 Found = dict[str, Any]
 

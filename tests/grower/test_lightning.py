@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("growing in Lightning"),
     pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning"),
 ]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import esper
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("growing in Transformers")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -76,9 +76,6 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks processes up i
 # ------------------------------------------------------------------------------------------------------- a good run
 
 
-together = pytest.mark.xdist_group("ranks")
-
-
 @pytest.fixture(scope="module")
 def finished(python: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """One run on two ranks with uneven shares of the environments, and what it printed."""
@@ -89,7 +86,6 @@ def finished(python: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return run_dir, done.stdout
 
 
-@together
 def test_ranks_share_one_folder_and_say_who_holds_what(finished: tuple[Path, str]) -> None:
     run_dir, printed = finished
     assert "environments 0 to 2, 1 thread" in printed
@@ -103,7 +99,6 @@ def test_ranks_share_one_folder_and_say_who_holds_what(finished: tuple[Path, str
     assert [member["hosts_on"] for member in members] == ["cpu", "cpu"]
 
 
-@together
 def test_metrics_and_events_are_those_of_all_environments(finished: tuple[Path, str]) -> None:
     run_dir, _ = finished
     records = read_jsonl(run_dir / "metrics.jsonl")
@@ -118,7 +113,6 @@ def test_metrics_and_events_are_those_of_all_environments(finished: tuple[Path, 
         assert sorted(event["environment"] for event in ended if event["iteration"] == iteration) == [0, 1, 2, 3, 4]
 
 
-@together
 def test_every_held_out_host_is_in_the_table_once_and_never_earns_nothing(finished: tuple[Path, str]) -> None:
     result = read(finished[0] / "result.json")
     for episodes in result["episodes"].values():
@@ -127,13 +121,11 @@ def test_every_held_out_host_is_in_the_table_once_and_never_earns_nothing(finish
     assert [episode["return"] for episode in result["episodes"]["never"]] == [0.0, 0.0, 0.0]
 
 
-@together
 def test_the_checkpoint_took_in_every_ranks_observations(finished: tuple[Path, str]) -> None:
     record = load_checkpoint(finished[0] / "checkpoints" / "last.pt")
     assert float(record["normaliser"]["count"]) == 2 * 5 * 8
 
 
-@together
 def test_the_same_ranks_repeat_the_same_run_in_processes_of_a_new_interpreter(
     finished: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.processes import run
 from tests.tasks.archives import cifar_archive
 from tests.warm import warm
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pretend_cuda")]
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,11 +15,6 @@ from esper.runtime.placement import PeerLost
 from esper.runtime.ranks import Ranks
 
 Found = dict[str, Any]
-
-
-def of_two_ranks(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test of what one pair of processes has found, which takes a while to find."""
-    return pytest.mark.slow(pytest.mark.xdist_group("pair")(test))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +33,7 @@ def equal_parameters(pair: list[Found], scenario: str) -> None:
         assert torch.equal(first, second)
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_what_ranks_tell_one_another(pair: list[Found]) -> None:
     for rank, found in enumerate(pair):
         assert found["exchanges"] == {
@@ -110,14 +104,14 @@ def test_only_a_lost_peer_is_reported_as_one(error: RuntimeError, monkeypatch: p
         assert caught.value is error
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_all_ranks_stop_at_the_same_point_for_a_signal_that_one_has_heard(pair: list[Found], single: Found) -> None:
     """The answer comes one point late where there are others to ask, and at once where there are none."""
     assert [found["votes"] for found in pair] == [[0, 0, 0, 15, 15, 15, 15]] * 2
     assert single["votes"] == [0, 0, 15, 15, 15, 15, 15]
 
 
-@of_two_ranks
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["uneven", "uneven_per_head", "uneven_a2c", "uneven_imitation"])
 def test_uneven_shares_learn_what_one_rank_with_all_environments_learns(
     pair: list[Found], single: Found, scenario: str
@@ -133,13 +127,13 @@ def test_uneven_shares_learn_what_one_rank_with_all_environments_learns(
         assert close, name
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_advantages_are_normalised_over_all_ranks(pair: list[Found], single: Found) -> None:
     both = torch.cat([found["advantages"] for found in pair])
     torch.testing.assert_close(both, single["advantages"], rtol=1e-6, atol=1e-7)
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_the_kl_of_one_rank_stops_both_before_the_same_step(pair: list[Found], single: Found) -> None:
     equal_parameters(pair, "kl_of_one_rank")
     [first, second] = [found["kl_of_one_rank"][1] for found in pair]
@@ -149,7 +143,7 @@ def test_the_kl_of_one_rank_stops_both_before_the_same_step(pair: list[Found], s
     assert first["losses/policy_loss"] is None, "no step was taken"
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_both(pair: list[Found]) -> None:
     equal_parameters(pair, "broken_on_one_rank")
     for found in pair:
@@ -159,7 +153,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_both(pair: list[Fou
         assert all(parameter.isfinite().all() for parameter in parameters)
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_a_rollout_that_is_not_finite_on_one_rank_is_no_step_of_a2c_on_either(pair: list[Found], single: Found) -> None:
     equal_parameters(pair, "broken_a2c")
     for found in (*pair, single):
@@ -169,7 +163,7 @@ def test_a_rollout_that_is_not_finite_on_one_rank_is_no_step_of_a2c_on_either(pa
         assert all(parameter.isfinite().all() for parameter in parameters)
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_merged_normalisers_equal_that_of_one_rank(pair: list[Found], single: Found) -> None:
     expected = single["merged_normaliser"]
     for name, value in expected.items():
@@ -178,7 +172,7 @@ def test_merged_normalisers_equal_that_of_one_rank(pair: list[Found], single: Fo
     assert float(expected["count"]) == 2 * 5 * 7
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_all_ranks_look_closer_after_an_anomaly_that_one_has_seen_and_fall_back_together(
     pair: list[Found], single: Found
 ) -> None:
@@ -196,7 +190,7 @@ def test_all_ranks_look_closer_after_an_anomaly_that_one_has_seen_and_fall_back_
         assert sorted(actions) == [(2, environment) for environment in (0, 1, 2) for _ in range(4)]
 
 
-@of_two_ranks
+@pytest.mark.slow
 def test_ranks_share_a_search_and_find_the_same(pair: list[Found], single: Found) -> None:
     """Returns differ by rounding from those of one rank, whose stacks are higher."""
     first, second = pair[0]["tuned"], pair[1]["tuned"]
