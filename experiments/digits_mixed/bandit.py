@@ -139,7 +139,7 @@ class BanditController:
         masks, actions = view.observation.masks, waiting(view.state.num_envs)
         ripe, free = masks.slot[:, OP_FOSSILIZE], masks.slot[:, OP_GERMINATE] & (self._wanted != NOTHING)
         for env in (ripe | free).any(1).nonzero().flatten().tolist():
-            if ripe[env].any():
+            if not free[env].any():
                 actions[env] = on_slot(Op.FOSSILIZE, int(ripe[env].long().argmax()))
                 continue
             slot = int(free[env].long().argmax())
