@@ -168,6 +168,14 @@ def _together(name: str, messages: Sequence[str]) -> str:
 
 
 def advice(counts: Mapping[str, int], num_iterations: int) -> list[str]:
-    """Return one line for each anomaly of a run, the most frequent first: in how many iterations, and its remedy."""
+    """Return one line for each anomaly of a run, the most frequent first: in how many iterations, and its remedy.
+
+    Args:
+        counts: iterations with each anomaly, by name. A run that another version began may have names without a remedy.
+        num_iterations: iterations of the run.
+    """
     found = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [f"{name} in {count} of {num_iterations} iterations: {ADVICE[name]}" for name, count in found]
+    return [
+        f"{name} in {count} of {num_iterations} iterations: {ADVICE.get(name, 'described in events.jsonl')}"
+        for name, count in found
+    ]

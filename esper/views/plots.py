@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from esper.runtime.files import replacing
-from esper.telemetry.metric_names import CHOICE_SHARE, GAIN, GAIN_SEM, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
+from esper.telemetry.metric_names import CHOICE_SHARE, GAIN_SEM, NEVER, RETURN, RETURN_SEM, VAL, VAL_SEM
 from esper.views.drawing import Axes, Figure, MaxNLocator, PercentFormatter
 from esper.views.palette import CONTROLLER_COLOUR, INK, NEVER_COLOUR, OP_COLOURS
 
@@ -23,6 +23,7 @@ MANY_POINTS = 60
 """Number of iterations above which points are drawn without markers."""
 
 Record = Mapping[str, Any]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def learning_curve(metrics: Sequence[Record], path: Path, never_accuracy: float | None = None) -> None:
@@ -38,10 +39,10 @@ def learning_curve(metrics: Sequence[Record], path: Path, never_accuracy: float 
     figure = Figure(figsize=(8.0, 8.4), layout="constrained")
     returns, accuracy, gains = figure.subplots(3, 1, sharex=True)
     figure.suptitle("Learning curve: what the controller earns and where its hosts end", fontsize=12, color=INK)
-    _mean_and_error(returns, metrics, RETURN, RETURN_SEM)
+    _mean_and_error(returns, metrics, _column(metrics, RETURN), _column(metrics, RETURN_SEM))
     returns.axhline(0.0, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, label="never grow (earns 0)")
     returns.set_ylabel("mean episodic return (points)")
-    _mean_and_error(accuracy, metrics, VAL, VAL_SEM)
+    _mean_and_error(accuracy, metrics, _column(metrics, VAL), _column(metrics, VAL_SEM))
     never = _column(metrics, NEVER)
     if np.isfinite(never).any():
         label = "never-grown twins"
@@ -53,7 +54,8 @@ def learning_curve(metrics: Sequence[Record], path: Path, never_accuracy: float 
         accuracy.axhline(never_accuracy, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, label=label)
     accuracy.set_ylabel("final val accuracy")
     accuracy.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    _mean_and_error(gains, metrics, GAIN, GAIN_SEM, scale=100.0)
+    # The mean follows from those above, in runs that began before it was a metric, too.
+    _mean_and_error(gains, metrics, 100 * (_column(metrics, VAL) - never), 100 * _column(metrics, GAIN_SEM))
     gains.axhline(0.0, color=NEVER_COLOUR, linestyle="--", linewidth=1.4, label="never-grown twins of the same hosts")
     gains.set_ylabel("gain in val accuracy (points)")
     gains.set_xlabel("iteration")
@@ -111,7 +113,7 @@ def _iterations(metrics: Sequence[Record]) -> np.ndarray[Any, np.dtype[np.float6
     return np.array([record["iteration"] for record in metrics], dtype=np.float64)
 
 
-def _column(metrics: Sequence[Record], key: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _column(metrics: Sequence[Record], key: str) -> Floats:
     """Return one metric over iterations; NaN where it was not measured, which draws nothing."""
     values = (record.get(key) for record in metrics)
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
@@ -121,9 +123,8 @@ def _marker(metrics: Sequence[Record]) -> str:
     return "o" if len(metrics) <= MANY_POINTS else ""
 
 
-def _mean_and_error(axes: Axes, metrics: Sequence[Record], mean: str, sem: str, scale: float = 1.0) -> None:
-    iterations, centre = _iterations(metrics), scale * _column(metrics, mean)
-    error = scale * np.nan_to_num(_column(metrics, sem))
+def _mean_and_error(axes: Axes, metrics: Sequence[Record], centre: Floats, sem: Floats) -> None:
+    iterations, error = _iterations(metrics), np.nan_to_num(sem)
     axes.plot(iterations, centre, f"{_marker(metrics)}-", color=CONTROLLER_COLOUR, ms=3.0, lw=1.8, label="controller")
     if len(iterations) == 1:
         axes.errorbar(iterations, centre, error, color=CONTROLLER_COLOUR, capsize=3.0, linestyle="none")

@@ -39,7 +39,6 @@ def history(length: int) -> list[dict[str, float | None]]:
             "charts/final_val_accuracy": 0.7 + 0.01 * iteration,
             "charts/final_val_accuracy_sem": None,
             "charts/never_val_accuracy": 0.7,
-            "charts/val_accuracy_gain": 0.01 * iteration,
             "charts/val_accuracy_gain_sem": 0.002,
             **{f"ops/choice_share/{op}": 1 / len(OP_NAMES) for op in OP_NAMES},
         }
