@@ -17,7 +17,7 @@ class Learned:
     """Controller that acts by a fixed policy and a fixed normaliser.
 
     Args:
-        policy: policy trained on the same slots and features.
+        policy: policy trained on the same slots and features. It chooses among the blueprints that it was trained with.
         normaliser: normaliser of the trained policy.
         num_envs: E.
         generator: source of randomness when sampling.
@@ -64,7 +64,7 @@ class Learned:
         result = self._policy.act(
             self._normaliser(observation.features),
             observation.blueprint_index,
-            observation.masks,
+            observation.masks.first_blueprints(self._policy.num_blueprints),
             self._hidden,
             self._generator,
             self._deterministic,

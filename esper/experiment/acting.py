@@ -12,8 +12,9 @@ from esper.config.learning import PolicyConfig
 from esper.config.root import Config
 from esper.envs.features import continuous_features, feature_kinds
 from esper.envs.records import EnvSettings
-from esper.experiment.checkpoint import restore_policy
+from esper.experiment.checkpoint import CheckpointError, restore_policy
 from esper.growth import GrowthRules
+from esper.growth.actions import BLUEPRINT_IDS
 from esper.policy import GrowthPolicy, Normaliser
 from esper.population import chosen_probes
 from esper.runtime.rng import derive_seed
@@ -38,20 +39,23 @@ def policy_options(policy: PolicyConfig) -> dict[str, Any]:
     }
 
 
-def build_policy(config: Config, num_slots: int, device: torch.device | str = "cpu") -> tuple[GrowthPolicy, Normaliser]:
+def build_policy(
+    config: Config, num_slots: int, device: torch.device | str = "cpu", *, num_blueprints: int | None = None
+) -> tuple[GrowthPolicy, Normaliser]:
     """Build a new policy, initialised from the run's seed, and its normaliser.
 
     Args:
         config: configuration of the run.
         num_slots: S.
         device: device of both.
+        num_blueprints: choices of the blueprint head, the first ones in index order; all registered ones when ``None``.
     """
     probes = chosen_probes(config.observation.slot_probes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("policy", config.seed))
         network = GrowthPolicy(
             num_slots,
-            len(blueprint_ids()),
+            len(blueprint_ids()) if num_blueprints is None else num_blueprints,
             num_probes=len(probes),
             price=config.observation.price,
             **policy_options(config.policy),
@@ -67,15 +71,24 @@ def trained_policy(
 ) -> tuple[GrowthPolicy, Normaliser]:
     """Load the policy and the normaliser of a checkpoint on the CPU.
 
+    A policy trained without users' blueprints never chooses one, however many are registered.
+
     Args:
         record: result of :func:`~esper.experiment.checkpoint.load_checkpoint`.
         config: result of :func:`~esper.experiment.checkpoint.config_of` for the record.
         num_slots: S, if the checkpoint is for any number of slots; ``None`` for the number that it was trained on.
 
     Raises:
-        CheckpointError: it does not fit the blueprints that are registered.
+        CheckpointError: it was trained with users' blueprints, and other ones are registered.
     """
-    policy, normaliser = build_policy(config, record["num_slots"] or num_slots or config.slots.num_slots)
+    its, known = len(record["policy"]["embedding.weight"]) - 1, blueprint_ids()
+    if its not in (len(BLUEPRINT_IDS), len(known)):
+        raise CheckpointError(
+            f"it was trained with {its} blueprints, and {len(known)} are registered ({', '.join(known)}): import what "
+            "registers its own, and no other"
+        )
+    slots = record["num_slots"] or num_slots or config.slots.num_slots
+    policy, normaliser = build_policy(config, slots, num_blueprints=its)
     restore_policy(record, policy, normaliser)
     return policy, normaliser
 

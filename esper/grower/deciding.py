@@ -52,6 +52,7 @@ class Decider:
         function: a user's function of the view.
         rules, settings: rules of growth, and settings of measurement.
         blueprints: blueprints that may grow; ``None`` for all that fit.
+        choices: blueprints that it can choose at all; ``None`` for every one that is registered.
         family: host family that it was trained on; ``None`` if it depends on none.
         policy: digest of its trained policy; ``None`` if it has none.
     """
@@ -62,6 +63,7 @@ class Decider:
     rules: GrowthRules
     settings: EnvSettings
     blueprints: tuple[str, ...] | None = None
+    choices: tuple[str, ...] | None = None
     family: str | None = None
     policy: str | None = None
 
@@ -220,6 +222,7 @@ def _trained(source: str | Path, num_slots: int, seed: int, rent_weight: float |
             env_settings(config), shapley_permutations=0, rent_weight=_price(str(source), config, rent_weight)
         ),
         blueprints=None if names is None else tuple(names),
+        choices=blueprint_ids()[: policy.num_blueprints],
         family=config.host.name if config.host.name in FAMILY_LAYOUTS else None,
         policy=digest(policy),
     )
@@ -235,21 +238,26 @@ def fitting(slots: Sequence[str], sites: Sequence[Site], decider: Decider, bluep
         blueprints: blueprints that the user allows; ``None`` for those of the decider.
 
     Raises:
-        ValueError: an unknown blueprint, a place without any possible blueprint, or a place of a family that the
-            decider was not trained on.
+        ValueError: a blueprint that is unknown, also to the decider, a place without any possible blueprint, or a place
+            of a family that the decider was not trained on.
     """
     names = blueprint_ids()
     unknown = [name for name in blueprints or () if name not in names]
     if unknown:
         raise ValueError(f"blueprints: {unknown[0]!r} is unknown; choose from {', '.join(names)}")
+    choices = decider.choices or names
+    beyond = [name for name in blueprints or () if name not in choices]
+    if beyond:
+        raise ValueError(
+            f"blueprints: {decider.name} was trained without {beyond[0]!r}; choose from {', '.join(choices)}"
+        )
     if blueprints is not None and decider.family is not None:
-        its = decider.blueprints or BLUEPRINTS[decider.family]
+        its = decider.blueprints or [name for name in BLUEPRINTS[decider.family] if name in choices]
         if set(blueprints) != set(its):
             warnings.warn(f"blueprints: {decider.name} was trained with {', '.join(its)}", stacklevel=4)
-    allowed = blueprints if blueprints is not None else decider.blueprints
+    allowed = blueprints if blueprints is not None else decider.blueprints or choices
     fits = compatible((site.family, site.channels) for site in sites)
-    if allowed is not None:
-        fits &= torch.tensor([name in allowed for name in names])
+    fits &= torch.tensor([name in allowed for name in names])
     for path, site, row in zip(slots, sites, fits, strict=True):
         if decider.family not in (None, site.family):
             raise ValueError(

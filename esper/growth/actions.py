@@ -208,6 +208,10 @@ class ActionMasks:
             op=self.op[index], slot=self.slot[index], blueprint=self.blueprint[index], alpha=self.alpha[index]
         )
 
+    def first_blueprints(self, count: int) -> ActionMasks:
+        """Leave out all blueprints but the first ``count``."""
+        return ActionMasks(op=self.op, slot=self.slot, blueprint=self.blueprint[..., :count], alpha=self.alpha)
+
     def to(self, device: torch.device) -> ActionMasks:
         """Copy the masks from the CPU to a device, without waiting for it."""
         return ActionMasks(
