@@ -57,8 +57,14 @@ def load_controller(
         seed: seed of sampling.
 
     Raises:
+        TypeError: ``source`` is neither a name nor a path.
         CheckpointError: there is no such controller, or it cannot be used here.
     """
+    if not isinstance(source, str | Path):
+        raise TypeError(
+            f"controller: a {type(source).__name__} is neither a name nor a path: give a checkpoint, a run folder or a "
+            f"shipped controller ({', '.join(shipped_controllers())})"
+        )
     path = controller_path(source)
     if not path.exists():
         raise CheckpointError(

@@ -28,10 +28,8 @@ def decisions(**options: object) -> list[FactoredAction | None]:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     growing = grower(model, optimizer, "digits_pays", rules=None, num_epochs=8, **options)
-    found = [growing.view().last_action]
-    for epoch in range(8):
-        found.append(train_epoch(model, optimizer, None, epoch, growing).action)
-    return found
+    first = growing.view().last_action
+    return [first, *(train_epoch(model, optimizer, None, epoch, growing).action for epoch in range(8))]
 
 
 def test_a_trained_controller_decides_the_same_beside_a_users_blueprint() -> None:
@@ -40,9 +38,7 @@ def test_a_trained_controller_decides_the_same_beside_a_users_blueprint() -> Non
     with undone():
         register_blueprint("cnn", "conv_wide", conv_wide)
         assert decisions() == alone
-        with pytest.raises(
-            ValueError, match="blueprints: digits_pays was trained without 'conv_wide'; choose from .*noop"
-        ):
+        with pytest.raises(ValueError, match=r"blueprints: digits_pays was trained without 'conv_wide'; .*noop"):
             decisions(blueprints=["conv_light", "conv_wide"])
 
 
@@ -55,6 +51,6 @@ def test_a_controller_trained_with_a_users_blueprint_needs_it(tmp_path: Path) ->
         save_checkpoint(path, policy=policy, normaliser=normaliser, iteration=1, config=to_plain(config))
     model = net()
     with pytest.raises(
-        ValueError, match="controller: it was trained with 14 blueprints, and 13 are registered .*noop.*: import"
+        ValueError, match=r"controller: it was trained with 14 blueprints, and 13 are registered .*noop.*: import"
     ):
         grower(model, torch.optim.SGD(model.parameters(), lr=0.1), path, rules=None)
