@@ -158,6 +158,6 @@ def test_what_cannot_run_is_refused_before_anything_starts(tmp_path: Path, monke
         esper.run_evaluation([])
     with pytest.raises(CheckpointError, match=r"^controller: 'nobody' is no .*; the shipped ones are digits_pays"):
         esper.load_controller("nobody")
-    with pytest.raises(TypeError, match="controller: a Config is neither a name nor a path: give .*digits_pays"):
+    with pytest.raises(TypeError, match=r"controller: a Config is neither a name nor a path: give .*digits_pays"):
         esper.load_controller(esper.compose("+preset=smoke"))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []

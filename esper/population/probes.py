@@ -22,6 +22,9 @@ LOG_FLOOR = 1e-8
 ROW = 64
 """Numbers in a row over which a maximum is fast."""
 
+GLANCE = 8
+"""Samples that are looked at first for channels that are alive."""
+
 SKETCH = 16
 """Channels to which features and gradients of wider maps are reduced before the weight gradient of a convolution."""
 
@@ -30,13 +33,21 @@ POSITIONS = 4096
 
 
 def _dead_channels(x: Tensor, gradient: Tensor) -> Tensor:
+    # A channel that is alive in a few samples is alive. On an accelerator, to look at the answer is to wait for it.
+    if x.device.type == "cpu" and not _is_dead(x[:, :GLANCE]).any():
+        return x.new_zeros(len(x))
+    return _is_dead(x).to(x.dtype).mean(dim=1)
+
+
+def _is_dead(x: Tensor) -> Tensor:
+    """Return which channels are zero everywhere, ``bool [E, C]``."""
     rows = x.movedim(2, -1).flatten(1, -2)  # (E, B*H*W, C): a view of channels-last maps
     num_envs, count, channels = rows.shape
     # A maximum over rows as short as the channels is slow; several side by side make a long one.
     beside = gcd(count, max(1, ROW // channels))
     long = rows.reshape(num_envs, -1, beside * channels)
     highest = torch.maximum(long.amax(dim=1), -long.amin(dim=1))
-    return (highest.view(num_envs, beside, channels).amax(dim=1) <= 0).to(x.dtype).mean(dim=1)
+    return highest.view(num_envs, beside, channels).amax(dim=1) <= 0
 
 
 def _effective_rank(x: Tensor, gradient: Tensor) -> Tensor:

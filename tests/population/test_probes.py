@@ -24,6 +24,18 @@ def test_dead_channels_are_those_that_are_zero_on_the_whole_batch() -> None:
     assert probe(x, torch.zeros_like(x))["dead_channels"] == pytest.approx(5 / 8)
 
 
+@pytest.mark.parametrize("sample", [0, 39])
+def test_a_channel_is_alive_whichever_sample_shows_it(sample: int) -> None:
+    x = torch.rand(2, 40, 8, 4, 4) + 0.1
+    x[:, :, 2:5] = 0.0
+    x[:, sample, 2, 3, 3] = -0.5
+    for memory in (x, x.movedim(2, -1).contiguous().movedim(-1, 2)):
+        dead = slot_probes([memory], [memory], ["dead_channels"])
+        assert dead.flatten().tolist() == pytest.approx([2 / 8] * 2)
+    x[1, -1] = 0.1  # in the last sample of the last environment all are alive
+    assert slot_probes([x], [x], ["dead_channels"]).flatten().tolist() == pytest.approx([2 / 8, 0.0])
+
+
 def test_effective_rank_is_one_over_the_channels_for_copies_and_one_for_independent_channels() -> None:
     one = torch.randn(1, 500, 1, 4, 4)
     assert probe(one.expand(1, 500, 8, 4, 4), one.expand(1, 500, 8, 4, 4))["effective_rank"] == pytest.approx(1 / 8)
