@@ -31,6 +31,9 @@ BASE = (
     "instances.families={intact:1,starved_0:1,starved_1:0,starved_2:0,centre_tap_all:0,centre_tap_12:0,few_classes:1}",
     "slots.max_seeds=2",
     "env.mapping=grouped",
+    "reward.twin=none",
+    "task.max_samples=240",
+    "task.num_val=120",
 )
 
 # For what only the comparison with other controllers shows.
@@ -44,8 +47,8 @@ CHANGES: dict[str, tuple[str, str]] = {
     "name": ("", "name=other"),
     "task.name": ("", "task.name=synthetic_images"),
     "task.batch_size": ("", "task.batch_size=8"),
-    "task.num_val": ("", "task.num_val=300"),
-    "task.max_samples": ("", "task.max_samples=300"),
+    "task.num_val": ("", "task.num_val=60"),
+    "task.max_samples": ("", "task.max_samples=200"),
     "task.crop": ("", "task.crop=1"),
     "task.flip": ("", "task.flip=true"),
     "task.cutout": ("", "task.cutout=3"),
@@ -189,9 +192,9 @@ CHANGES: dict[str, tuple[str, str]] = {
     "reward.rent_weights": ("", "reward.rent_weights=[0.5,9]"),
     "reward.rent": ("", "reward.rent=log"),
     "reward.compute_weight": ("", "reward.compute_weight=5"),
-    "reward.twin": ("", "reward.twin=none"),
+    "reward.twin": ("", "reward.twin=cached"),
     "reward.stage_shaping": ("", "reward.stage_shaping=2.0"),
-    "reward.crash_penalty": ("host.lr=1e30 reward.twin=none", "reward.crash_penalty=50"),
+    "reward.crash_penalty": ("host.lr=1e30", "reward.crash_penalty=50"),
     "reward.scale": ("", "reward.scale=1.0"),
     "trainer.num_envs": ("", "trainer.num_envs=4"),
     "trainer.num_steps": ("", "trainer.num_steps=5"),
