@@ -22,7 +22,7 @@ from esper.config import to_plain, to_yaml
 from esper.config.errors import refused
 from esper.config.evaluate import EvaluateConfig
 from esper.config.identity import EXPERIMENT, experiment_sections, fingerprint
-from esper.config.learning import Twin
+from esper.config.learning import ImitationConfig, Twin
 from esper.config.plugins import activate
 from esper.config.root import CheckpointConfig, Config
 from esper.config.wandb import TrainWandbConfig
@@ -148,6 +148,7 @@ def _experiment_config(config: EvaluateConfig, own: Config) -> Config:
         # Nothing learns; sizes follow from the evaluation environments instead of those of training.
         trainer=replace(own.trainer, num_envs=config.num_hosts),
         ppo=replace(own.ppo, num_minibatches=1),
+        imitation=ImitationConfig(),
         checkpoint=CheckpointConfig(),  # the run's own starting checkpoint may be gone
         telemetry=replace(own.telemetry, loggers=[]),  # there are no iterations to log
         wandb=TrainWandbConfig(**asdict(config.wandb)),

@@ -421,6 +421,12 @@ def test_an_evaluation_is_mirrored_as_it_asks_whatever_logged_the_run() -> None:
     assert (own.telemetry.loggers, own.wandb.mode) == ([], WandbMode.disabled)
 
 
+@pytest.mark.parametrize("learning", [(), ("algorithm=a2c",), ("imitation.controller=heuristic",)])
+def test_what_a_run_learned_with_does_not_limit_the_hosts_to_judge_it_on(learning: tuple[str, ...]) -> None:
+    run = Trained(path=Path(), config=compose(*learning), env_epochs=1, record={})
+    assert experiment_config(EvaluateConfig(checkpoint="run", num_hosts=2), [run]).trainer.num_envs == 2
+
+
 def test_every_field_is_changed_here_or_tested_elsewhere() -> None:
     assert set(CHANGES) | set(FIELDS_ELSEWHERE) == {item.name for item in fields(EvaluateConfig)}
 
