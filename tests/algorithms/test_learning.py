@@ -23,8 +23,9 @@ def a2c(policy: GrowthPolicy) -> Algorithm:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("critic", ["op", "state"])
-@pytest.mark.parametrize(("algorithm", "num_iterations"), [(ppo, 36), (a2c, 150)])
+@pytest.mark.parametrize(
+    ("algorithm", "num_iterations", "critic"), [(ppo, 36, "op"), (ppo, 36, "state"), (a2c, 150, "op")]
+)
 def test_learns_to_name_the_cued_slot_and_blueprint_after_the_cue_is_gone(
     algorithm: object, num_iterations: int, critic: str
 ) -> None:
