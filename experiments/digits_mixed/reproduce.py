@@ -178,6 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=STUDY.seeds, help="run seeds, from 0")
     parser.add_argument("--at-once", type=int, default=2, help="runs and searches beside each other, each on one core")
+    parser.add_argument("--devices", default="[cpu,cpu]", help="of the evaluation")
     parser.add_argument("--hosts", type=int, default=128, help="held-out hosts, and hosts of Fashion-MNIST")
     parser.add_argument("--tuning-epochs", type=int, help="epochs of each search (default: as many as training took)")
     options = parser.parse_args()
@@ -194,6 +195,7 @@ def main() -> None:
         f"controllers=[{','.join(STUDY.rivals)}]",
         f"tuning=[{','.join(map(str, tunings))}]",
         f"num_hosts={options.hosts}",
+        f"devices={options.devices}",
         "sampled=false",
     )
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
