@@ -144,6 +144,15 @@ class InstancePool:
             )
         return cls(tuple(instances), joined=isinstance(families, Joins))
 
+    def strata(self) -> list[str]:
+        """Return what the pool has a fixed share of, for each instance: its family, or its price among random joins.
+
+        Within a stratum, instances are independent draws; joins are draws too, and no strata.
+        """
+        if self.joined:
+            return [f"price {instance.rent_weight}" for instance in self]
+        return [instance.family for instance in self]
+
     def draw(self, run_seed: int, env: int, episode: int) -> Instance:
         """Draw the instance of an environment's episode.
 

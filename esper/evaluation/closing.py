@@ -98,7 +98,8 @@ def evaluation_report(
     _write_hosts(folder, results)  # first, because everything else can be recreated from these
     for result in results:
         result.check_finite()
-    bootstrap = Bootstrap(strata=results[0].families(), draws=config.draws, seed=config.seed)
+    strata = experiment.pool(config.split, config.num_hosts).strata()
+    bootstrap = Bootstrap(strata=results[0].by_host(strata), draws=config.draws, seed=config.seed)
     rows = result_rows(results, bootstrap)
     rents = [row for result in results for row in rent_rows(result, bootstrap)]
     families = [row for result in results for row in family_rows(result)]

@@ -89,6 +89,10 @@ class ControllerResult:
         """Return the family of each of the I instances."""
         return [episode.instance.family for episode in self.outcomes[0].episodes]
 
+    def by_host(self, values: Sequence[str]) -> list[str]:
+        """Return the value of each of the I instances, from those of the pool in its order."""
+        return [values[episode.instance.index] for episode in self.outcomes[0].episodes]
+
     def kept(self) -> list[Kept]:
         """Return the modules kept in every host, over all run seeds."""
         return [
@@ -123,7 +127,7 @@ class Bootstrap:
     """Intervals of one evaluation, each with its own random stream, so that none depends on the others.
 
     Attributes:
-        strata: family of each instance.
+        strata: stratum of each instance (:meth:`~esper.envs.instances.InstancePool.strata`).
         draws: number of draws of each bootstrap.
         seed: RNG seed of the draws.
     """

@@ -12,20 +12,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import esper
 from esper.config import compose
-from esper.controllers import Tuning
-from esper.evaluation.play import RUN_SEED, compare, play
-from esper.experiment.acting import trained_policy
+from esper.evaluation.play import RUN_SEED, play
 from esper.experiment.build import Experiment, build_experiment
-from esper.experiment.checkpoint import config_of, load_checkpoint
 from esper.runtime.devices import keep_freed_memory
 from esper.runtime.files import write_atomic
 from esper.runtime.rng import generator
@@ -54,46 +49,6 @@ STUDY = Study(
     rivals=("learned", "bandit_cull", "bandit", "schedule_best", "probe_rule", "static_best", "random", "never"),
     beside=(),
 )
-FASHION = (*HOSTS, "task=fashion_mnist", "host=fashion_small", "task.batch_size=64", "task.num_val=400")
-"""The same faults and prices on hosts of Fashion-MNIST, for which nothing is trained or tuned."""
-
-UNCHANGED = ("schedule_best", "probe_rule", "bandit", "static_best")
-"""Rivals that play on Fashion-MNIST as they were tuned on digits, or learned from digits."""
-
-
-def on_other_hosts(
-    other: Experiment, runs: Sequence[Path], rivals: Sequence[str], tuned: Tuning | None
-) -> dict[str, Any]:
-    """Let learned controllers and rivals play the hosts of another experiment's evaluation.
-
-    Args:
-        other: the hosts.
-        runs: folders of the learned controllers.
-        rivals: names of the others.
-        tuned: what searches have found for them elsewhere.
-
-    Returns:
-        For JSON: returns of the learned controllers, a list for each run, those of each rival, and the families.
-    """
-    hosts = other.config.evaluation.num_hosts
-    twins = other.twins(hosts, lambda done, total: None)
-    found: dict[str, Any] = {"learned": []}
-    for number, run in enumerate(runs):
-        path = run / "checkpoints" / "last.pt"
-        record = load_checkpoint(path)
-        policy, normaliser = trained_policy(record, config_of(record, path))
-        names = ["learned", *(rivals if number == 0 else ())]
-        playing = replace(other.config, evaluation=replace(other.config.evaluation, controllers=names))
-        for outcome in compare(replace(other, config=playing), policy, normaliser, twins, lambda *_: None, tuned):
-            episodes = sorted(outcome.episodes, key=lambda record: record.instance.index)
-            returns = [episode.episode_return for episode in episodes]
-            found["families"] = [episode.instance.family for episode in episodes]
-            if outcome.name == "learned":
-                found["learned"].append(returns)
-            else:
-                found[outcome.name] = returns
-            say(f"run {number}, {outcome.name}: {sum(returns) / hosts:+.1f}")
-    return found
 
 
 def experiment(words: Sequence[str], num_hosts: int) -> Experiment:
@@ -112,7 +67,7 @@ def on_training_hosts(runs: Sequence[Path]) -> dict[str, Any]:
         env = one.env(range(hosts), pool, twins, run_seed=RUN_SEED, measure_test=True)
         episodes = play(esper.load_controller(run, hosts), env, lambda done, total: None).episodes
         found["learned"].append([episode.episode_return for episode in episodes])
-        found["families"] = [episode.instance.family for episode in episodes]
+        found["prices"] = [f"price {episode.instance.rent_weight}" for episode in episodes]
         say(f"{run.name}, training hosts: {sum(found['learned'][-1]) / hosts:+.1f}")
     return found
 
@@ -125,23 +80,11 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def difference(learned: Sequence[Sequence[float]], rival: Sequence[float] | None, families: list[str]) -> str:
-    """Format the mean of returns, or of their differences to a rival on the same hosts, with its crossed interval."""
-    returns = torch.tensor(learned, dtype=torch.float64)
-    gaps: Tensor = returns if rival is None else returns - torch.tensor(rival, dtype=torch.float64)
-    found = crossed_bootstrap(gaps, families, generator=generator("digits_mixed"))
+def mean_return(returns: Sequence[float], strata: Sequence[str]) -> str:
+    """Format the mean of one run's returns with its interval over hosts."""
+    table = torch.tensor([returns], dtype=torch.float64)
+    found = crossed_bootstrap(table, strata, generator=generator("digits_mixed"))
     return f"{found.estimate:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
-
-
-def elsewhere(found: dict[str, Any]) -> str:
-    """Format the table of hosts of Fashion-MNIST."""
-    lines = ["| controller | return | learned − it |", "|---|---|---|"]
-    families, learned = found["families"], found["learned"]
-    lines.append(f"| learned | {difference(learned, None, families)} | |")
-    for name in UNCHANGED:
-        own, lead = difference([found[name]], None, families), difference(learned, found[name], families)
-        lines += [f"| {name} | {own} | {lead} |"]
-    return "\n".join(lines)
 
 
 def prices(result: dict[str, Any]) -> str:
@@ -164,11 +107,11 @@ def by_seed(folder: Path, training: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for number, trained_on in enumerate(training["learned"]):
         own = [row for row in rows if int(row["run"]) == number]
-        cells = [difference([trained_on], None, training["families"])]
+        cells = [mean_return(trained_on, training["prices"])]
         for rent in (None, *rents):
             part = [row for row in own if rent in (None, float(row["rent_weight"]))]
             returns = [float(row["episode_return"]) for row in part]
-            cells.append(difference([returns], None, [row["family"] for row in part]))
+            cells.append(mean_return(returns, [row["rent_weight"] for row in part]))
         lines.append(f"| {number} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -179,7 +122,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=STUDY.seeds, help="run seeds, from 0")
     parser.add_argument("--at-once", type=int, default=2, help="runs and searches beside each other, each on one core")
     parser.add_argument("--devices", default="[cpu,cpu]", help="of the evaluation")
-    parser.add_argument("--hosts", type=int, default=128, help="held-out hosts, and hosts of Fashion-MNIST")
+    parser.add_argument("--hosts", type=int, default=128, help="held-out hosts")
     parser.add_argument("--tuning-epochs", type=int, help="epochs of each search (default: as many as training took)")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -199,20 +142,11 @@ def main() -> None:
         "sampled=false",
     )
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    found = [Tuning.from_record(json.loads(path.read_text(encoding="utf-8"))) for path in tunings]
-    tuned = found[0]
-    for other in found[1:]:
-        tuned = tuned.merged(other)
-    fashion = kept(
-        folder / "fashion.json",
-        lambda: on_other_hosts(experiment(FASHION, options.hosts), runs, [*UNCHANGED, "never"], tuned),
-    )
     training = kept(folder / "training.json", lambda: on_training_hosts(runs))
     parts = {
         "controllers": table(result),
         "prices": prices(result),
         "seeds": by_seed(folder, training),
-        "fashion": elsewhere(fashion),
     }
     text = STUDY.page.read_text(encoding="utf-8")
     for name, content in parts.items():

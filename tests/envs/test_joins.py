@@ -14,6 +14,7 @@ from esper.envs.joins import Joins, split_of
 from esper.experiment.build import instance_pool
 from esper.hosts.faults import check_fault, parse_faults
 from esper.tasks import load_task
+from esper.telemetry.statistics import crossed_bootstrap
 from tests.tiers import few
 
 HOST_FAULTS = {"intact": 1.0, "few_samples": 1.0, "label_noise": 0.0, "lr_over_3": 2.0}
@@ -55,6 +56,26 @@ def test_no_join_is_in_two_splits_and_all_are_drawn_anew_with_another_base_seed(
     assert pools[0].joined
     assert pool("validation", 9, base_seed).instances == pool("validation", 64, base_seed).instances[:9]
     assert families[0] != {instance.family for instance in pool("train", base_seed=base_seed + 1)}
+
+
+def test_an_interval_over_hosts_of_random_joins_has_the_spread_of_the_joins() -> None:
+    hosts = InstancePool.build(
+        JOINS, 200, "held_out", host_family="cnn", num_blocks=3, num_classes=10, rent_weights=[8.0, 24.0]
+    )
+    assert sorted(Counter(hosts.strata()).values()) == [100, 100]
+    worth = {
+        join: float(value) for join, value in zip(sorted({x.family for x in hosts}), torch.randn(200), strict=False)
+    }
+    returns = torch.tensor([worth[host.family] for host in hosts], dtype=torch.float64)[None]
+    found = crossed_bootstrap(returns, hosts.strata(), generator=torch.Generator().manual_seed(0), draws=1000)
+    assert found.high - found.low == pytest.approx(2 * 1.97 * float(returns.std()) / 200**0.5, rel=0.15)
+
+
+def test_families_of_fixed_shares_are_strata() -> None:
+    hosts = InstancePool.build(
+        {"intact": 1.0, "starved_1": 3.0}, 8, "held_out", host_family="cnn", num_blocks=3, num_classes=10
+    )
+    assert hosts.strata() == [host.family for host in hosts]
 
 
 def test_half_of_the_joins_are_trained_on() -> None:
