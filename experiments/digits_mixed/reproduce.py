@@ -37,13 +37,8 @@ STUDY = Study(
     words=(
         *HOSTS,
         *("imitation.controller=bandit", "imitation.iterations=12", "trainer.num_iterations=60"),
-        *(
-            "ppo.ent_coef=0.001",
-            "ppo.ent_coef_final=0.001",
-            "ppo.lr=0.0002",
-            "ppo.gae_lambda=1.0",
-            "ppo.target_kl=0.02",
-        ),
+        *("ppo.ent_coef=0.001", "ppo.ent_coef_final=0.001"),
+        *("ppo.lr=0.0002", "ppo.gae_lambda=1.0", "ppo.target_kl=0.02"),
     ),
     tuned=(("schedule_best",), ("static_best",), ("probe_rule",)),
     rivals=("learned", "bandit_cull", "bandit", "schedule_best", "probe_rule", "static_best", "random", "never"),
@@ -133,7 +128,7 @@ def main() -> None:
     tunings = train_and_tune(STUDY, jobs, options.hosts, options.tuning_epochs, options.at_once)
     runs = [job.folder for job in jobs]
     folder = evaluate(
-        STUDY.runs / f"evaluation-{options.seeds}-{options.hosts}",
+        STUDY.runs / f"evaluation-{options.seeds}-seeds-{options.hosts}-hosts-{options.tuning_epochs or 'as-training'}",
         runs,
         f"controllers=[{','.join(STUDY.rivals)}]",
         f"tuning=[{','.join(map(str, tunings))}]",
