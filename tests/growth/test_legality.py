@@ -101,7 +101,7 @@ def every_action() -> Tensor:
     return torch.cat([grid, *rest], dim=1)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**31), rules=rules_strategy)
 def test_an_action_succeeds_exactly_where_the_masks_allow_it(seed: int, rules: GrowthRules) -> None:
     tried = every_action()
@@ -128,7 +128,7 @@ def differs(one: SlotState, other: SlotState) -> Tensor:
     return torch.stack(changed).flatten(2).any(2).any(0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=14, deadline=None)
 @given(seed=st.integers(0, 2**31), rules=rules_strategy)
 def test_no_sequence_of_actions_breaks_the_rules(seed: int, rules: GrowthRules) -> None:
     """Caps hold, FOSSILIZED is final, slots move by arrows of the diagram only, alphas stay in [0, 1]."""
