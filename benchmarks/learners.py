@@ -33,21 +33,26 @@ LEARNERS = (ESPER, FLAT, FACTORED)
 GROWING = [name for number, name in enumerate(OP_NAMES) if number != OP_WAIT]
 
 
-def train_and_judge(preset: str, learner: str, seed: int, num_hosts: int) -> dict[str, Any]:
-    """Train a learner for as many steps as the preset's runs take, then play an episode on each held-out host.
+def train_and_judge(
+    preset: str, learner: str, seed: int, num_hosts: int, iterations: int | None = None
+) -> dict[str, Any]:
+    """Train a learner, then play an episode on each held-out host.
 
     Args:
         preset: preset of the hosts, and of Esper's learner.
         learner: one of :data:`LEARNERS`.
         seed: run seed, of the order of hosts and of the learner.
         num_hosts: number of held-out hosts.
+        iterations: length of the training, in episodes of all hosts; default: the preset's.
 
     Returns:
         Values for JSON. ``cpu_seconds`` are of training, without never-grown twins; ``curve`` is the mean return of the
         training episodes of each rollout; ``chosen`` counts actions other than WAIT, ``illegal`` those of them that
         were; ``returns`` and ``families`` are of the held-out hosts.
     """
-    words = (f"seed={seed}", f"evaluation.num_hosts={num_hosts}", "telemetry.console=off")
+    words: tuple[str, ...] = (f"seed={seed}", f"evaluation.num_hosts={num_hosts}", "telemetry.console=off")
+    if iterations is not None:
+        words = (*words, f"trainer.num_iterations={iterations}")
     train = _train_esper if learner == ESPER else _train_maskable
     origin = machine("cpu")
     found, records = train(preset, words, learner)

@@ -38,11 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--presets", nargs="+", choices=PRESETS, default=PRESETS, help="hosts to train on")
     parser.add_argument("--learners", nargs="+", choices=NAMES, default=tuple(NAMES), help="learners to train")
     parser.add_argument("--seeds", type=int, default=5, help="run seeds, from 0 (default 5)")
+    parser.add_argument(
+        "--iterations", type=int, help="length of a run, in episodes of all hosts (default: the preset's)"
+    )
     parser.add_argument("--quick", action="store_true", help="the preset smoke, to see that it runs")
     parser.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the runs (default {FOLDER})")
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error(f"--seeds {options.seeds} must be at least 1")
+    if options.iterations is not None and options.iterations < 1:
+        parser.error(f"--iterations {options.iterations} must be at least 1")
     torch.set_num_threads(1)
     keep_freed_memory()
     presets = ("smoke",) if options.quick else options.presets
@@ -51,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for preset in presets:
         for seed in range(options.seeds):
             for learner in options.learners:  # in turns, so that a slow phase of the machine hits all
-                _run(options.out, preset, learner, seed, num_hosts)
+                _run(options.out, preset, learner, seed, num_hosts, options.iterations)
     lines = table(_finished(options.out))
     print("\n".join(lines))
     if options.out == FOLDER and not options.quick:
@@ -60,14 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_atomic(PAGE, "\n".join([f"{head}{BEGIN}", *lines, f"{END}{tail}"]))
 
 
-def _run(folder: Path, preset: str, learner: str, seed: int, num_hosts: int) -> None:
-    path = folder / f"{preset}-{learner}-seed{seed}.json"
+def _run(folder: Path, preset: str, learner: str, seed: int, num_hosts: int, iterations: int | None) -> None:
+    length = "" if iterations is None else f"-{iterations}"
+    path = folder / f"{preset}{length}-{learner}-seed{seed}.json"
     if path.exists():
         return
     # Imported here, so that a table of finished runs needs no learner.
     from benchmarks.learners import train_and_judge
 
-    found = train_and_judge(preset, learner, seed, num_hosts)
+    found = train_and_judge(preset, learner, seed, num_hosts, iterations)
     write_atomic(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
     print(f"{path}: held-out return {np.mean(found['returns']):.2f}", flush=True)
 
@@ -81,15 +87,15 @@ def _finished(folder: Path) -> list[dict[str, Any]]:
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     """Format runs as lines of a Markdown table, with the commits and machines that made them."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---|---:|---|" + "---:|" * (len(COLUMNS) - 3)]
-    for preset in dict.fromkeys(run["preset"] for run in runs):
-        of_preset = {name: [r for r in runs if (r["preset"], r["learner"]) == (preset, name)] for name in NAMES}
-        lines += [f"| {' | '.join(_cells(of_preset, name))} |" for name in NAMES if of_preset[name]]
+    for kind in sorted({_kind(run) for run in runs}):
+        alike = {name: [run for run in runs if (_kind(run), run["learner"]) == (kind, name)] for name in NAMES}
+        lines += [f"| {' | '.join(_cells(alike, name))} |" for name in NAMES if alike[name]]
     made = sorted({(r["machine"]["cpu"], r["machine"]["torch"], str(r["machine"]["commit"])[:12]) for r in runs})
     return [*lines, "", *(f"{cpu} · torch {version} · commit {commit}" for cpu, version, commit in made)]
 
 
-def _cells(of_preset: dict[str, list[dict[str, Any]]], learner: str) -> list[str]:
-    runs, own = of_preset[learner], {run["seed"]: run for run in of_preset["esper"]}
+def _cells(alike: dict[str, list[dict[str, Any]]], learner: str) -> list[str]:
+    runs, own = alike[learner], {run["seed"]: run for run in alike["esper"]}
     families, paired = runs[0]["families"], [run for run in runs if run["seed"] in own]
     returns = torch.tensor([run["returns"] for run in runs], dtype=torch.float64)
     difference = ratio = ""
@@ -105,6 +111,11 @@ def _cells(of_preset: dict[str, list[dict[str, Any]]], learner: str) -> list[str
         *(f"{np.median([_speed(run) for run in runs]):.0f}", ratio),
         f"{100 * illegal / max(chosen, 1):.0f} %",
     ]
+
+
+def _kind(run: dict[str, Any]) -> tuple[str, int]:
+    """Return the preset and length of a run; only runs alike in both are compared."""
+    return run["preset"], run["steps"]
 
 
 def _speed(run: dict[str, Any]) -> float:

@@ -38,6 +38,21 @@ def test_the_table_compares_runs_of_the_same_seed() -> None:
     assert lines[-1] == "a CPU · torch 2 · commit 0123456789ab"
 
 
+def test_runs_of_another_length_are_compared_with_one_another_only() -> None:
+    runs = [made_up("esper", 0, 3.0, 0), made_up("flat", 0, 4.0, 0)]
+    shorter = [{**made_up(run["learner"], 0, 1.0, 0), "steps": 6_000} for run in runs]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table([*runs, *shorter])[2:6]]
+    assert [row[1] for row in rows] == ["6,000", "6,000", "18,000", "18,000"]
+    assert [row[5].split()[0] for row in rows if row[5]] == ["+0.00", "-1.00"]
+
+
+@pytest.mark.parametrize("words", [["--seeds", "0"], ["--iterations", "0"], ["--iterations", "-3"]])
+def test_numbers_out_of_range_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"{words[0]} {words[1]} must be at least 1" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_finished_runs_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--quick", "--seeds", "1", "--out", str(tmp_path)])
