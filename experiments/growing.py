@@ -357,27 +357,24 @@ def _epochs(text: str) -> int | None:
         raise argparse.ArgumentTypeError(f"{error}; or as-training") from None
 
 
-def from_command_line(study: Study) -> dict[str, Any]:
-    """Call :func:`reproduce` with the arguments of the command line."""
+def options(study: Study, hosts: int = 64) -> argparse.Namespace:
+    """Read seeds, at_once, devices, hosts and tuning_epochs from the command line."""
     parser = argparse.ArgumentParser(description=f"Train, tune, judge and write the study {study.name}.")
     parser.add_argument("--seeds", type=_count, default=study.seeds, help="run seeds, from 0")
     parser.add_argument(
         "--at-once", type=_count, default=2, help="runs and searches beside each other, each on one core"
     )
     parser.add_argument("--devices", default="[cpu,cpu]", help="of the evaluation")
-    parser.add_argument("--hosts", type=_count, default=64, help="held-out hosts")
+    parser.add_argument("--hosts", type=_count, default=hosts, help="held-out hosts")
     parser.add_argument(
         "--tuning-epochs",
         type=_epochs,
         default=study.tuning_epochs,
         help=f"environment epochs for each search, or as-training (default: {study.tuning_epochs or 'as-training'})",
     )
-    options = parser.parse_args()
-    return reproduce(
-        study,
-        seeds=options.seeds,
-        at_once=options.at_once,
-        devices=options.devices,
-        hosts=options.hosts,
-        tuning_epochs=options.tuning_epochs,
-    )
+    return parser.parse_args()
+
+
+def from_command_line(study: Study) -> dict[str, Any]:
+    """Call :func:`reproduce` with the arguments of the command line."""
+    return reproduce(study, **vars(options(study)))

@@ -48,7 +48,7 @@ class EvaluateConfig:
     num_hosts: int = 64
     """Held-out instances that each controller grows, the same for all."""
     split: EvaluationSplit = EvaluationSplit.held_out
-    """Hosts to play: held_out, or validation, for the choice of a recipe."""
+    """Hosts to play: held_out; validation, for the choice of a recipe; or train, those of training."""
     families: dict[str, float] = field(default_factory=dict)
     """Weights of the host families to draw held-out instances from; {} = those that the run held out."""
     sampled: bool = True
@@ -88,8 +88,8 @@ class EvaluateConfig:
         distinct("controllers", self.controllers)
         sensible("num_hosts", self.num_hosts, 2, MAX_HOSTS)  # a single host has no variation
         sensible("draws", self.draws, least_draws(LEVEL), MAX_DRAWS)
-        if self.families and self.split is EvaluationSplit.validation:
-            raise ValueError(f"families={self.families} are of held-out hosts: leave them out with split=validation")
+        if self.families and self.split is not EvaluationSplit.held_out:
+            raise ValueError(f"families={self.families} are of held-out hosts: leave them out with split={self.split}")
         for family, weight in self.families.items():
             at_least(f"families.{family}", weight, 0)
         if self.families and not any(self.families.values()):

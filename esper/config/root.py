@@ -46,11 +46,12 @@ class EvaluationSplit(StrEnum):
 
     held_out = "held_out"
     validation = "validation"
+    train = "train"
 
     @property
     def hosts(self) -> str:
         """Name of these hosts in tables."""
-        return f"{self.replace('_', '-')} hosts"
+        return "training hosts" if self is EvaluationSplit.train else f"{self.replace('_', '-')} hosts"
 
 
 class SaveGrown(StrEnum):
@@ -70,7 +71,7 @@ class EvaluationConfig:
     num_hosts: int = 32
     """Held-out instances that each controller grows."""
     split: EvaluationSplit = EvaluationSplit.held_out
-    """Hosts to play: held_out, or validation, for the choice of a recipe."""
+    """Hosts to play: held_out; validation, for the choice of a recipe; or train, those of training."""
     deterministic: bool = True
     """Let the learned controller take its most probable action instead of sampling."""
     greedy: Greedy = Greedy.mode

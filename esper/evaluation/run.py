@@ -24,7 +24,7 @@ from esper.config.evaluate import EvaluateConfig
 from esper.config.identity import EXPERIMENT, experiment_sections, fingerprint
 from esper.config.learning import ImitationConfig, Twin
 from esper.config.plugins import activate
-from esper.config.root import CheckpointConfig, Config
+from esper.config.root import CheckpointConfig, Config, EvaluationSplit
 from esper.config.wandb import TrainWandbConfig
 from esper.config.words import shell_word
 from esper.controllers import CONTROLLERS, Tuning, tunables
@@ -34,13 +34,7 @@ from esper.evaluation.play import Outcome, compare, try_own_controllers
 from esper.evaluation.results import ControllerResult
 from esper.evaluation.tuning import tune
 from esper.experiment.build import Experiment, build_experiment, compile_lines, instance_pool
-from esper.experiment.checkpoint import (
-    CheckpointError,
-    config_of,
-    load_checkpoint,
-    loading,
-    restore_policy,
-)
+from esper.experiment.checkpoint import CheckpointError, config_of, load_checkpoint, loading, restore_policy
 from esper.experiment.preflight import preflight
 from esper.experiment.shipped import controller_path, shipped_controllers
 from esper.experiment.shortage import shortages
@@ -128,7 +122,8 @@ def experiment_config(config: EvaluateConfig, trained: Sequence[Trained]) -> Con
 
 
 def _experiment_config(config: EvaluateConfig, own: Config) -> Config:
-    sizes: dict[str, Any] = {f"num_{config.split}": config.num_hosts}
+    # Of training there are no more hosts than the run had.
+    sizes: dict[str, Any] = {} if config.split is EvaluationSplit.train else {f"num_{config.split}": config.num_hosts}
     instances = replace(own.instances, **sizes)
     if config.families:
         instances = replace(instances, held_out_families=config.families)

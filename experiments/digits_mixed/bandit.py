@@ -13,7 +13,7 @@ Axis legend: E = environments, S = slots, F = slot probes, P = plans, B = bluepr
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -108,19 +108,19 @@ def nominal(plan: Plan, names: Sequence[str], shares: Array) -> float:
     return sum(float(shares[slot, names.index(own)]) for slot, own in enumerate(plan) if own is not None)
 
 
-class BanditController:
-    """The controller that grows what a bandit chooses before the first epoch.
+class PlanController:
+    """The controller that grows a plan chosen before the first epoch: a module an epoch, each kept as soon as legal.
 
     Args:
         num_envs: E.
         num_slots: S.
-        learned: the bandit.
+        choose: returns the plans of some environments, ``int64 [n, S]``, from what is seen and ``bool [E]``.
     """
 
-    name = "bandit"
+    name = "plan"
 
-    def __init__(self, num_envs: int, num_slots: int, learned: Learned) -> None:
-        self._learned = learned
+    def __init__(self, num_envs: int, num_slots: int, choose: Callable[[EnvView, Tensor], Tensor]) -> None:
+        self._choose = choose
         self._wanted = torch.full((num_envs, num_slots), NOTHING)
 
     def reset(self, which: Tensor) -> None:
@@ -147,8 +147,21 @@ class BanditController:
             self._wanted[env, slot] = NOTHING
         return actions
 
-    def _choose(self, view: EnvView, which: Tensor) -> Tensor:
-        return self._learned.choose(*_seen(view, which))
+
+class BanditController(PlanController):
+    """The controller that grows what a bandit chooses before the first epoch.
+
+    Args:
+        num_envs: E.
+        num_slots: S.
+        learned: the bandit.
+    """
+
+    name = "bandit"
+
+    def __init__(self, num_envs: int, num_slots: int, learned: Learned) -> None:
+        super().__init__(num_envs, num_slots, lambda view, which: learned.choose(*_seen(view, which)))
+        self._learned = learned
 
 
 class CullingBandit(BanditController):

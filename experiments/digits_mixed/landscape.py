@@ -10,8 +10,8 @@ Axis legend: N = hosts, P = plans, R = prices.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -77,16 +77,25 @@ class Study:
         found: file of measured networks.
         prices: R, those to judge at; without any, those of the preset.
         words: changes of the preset.
+        trainer: trains and measures networks.
+        height: networks trained side by side.
     """
 
-    def __init__(self, found: Path, prices: Sequence[float] = (), words: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        found: Path,
+        prices: Sequence[float] = (),
+        words: Sequence[str] = (),
+        trainer: Callable[[Experiment, Path, int], Networks] = Networks,
+        height: int = HEIGHT,
+    ) -> None:
         self.experiment: Experiment = build_experiment(compose("+preset=digits_mixed", "env.mapping=grouped", *words))
         config = self.experiment.config
         assert config.slots.blueprints is not None, "the preset names them"
         assert config.reward.rent_weights is not None, "the preset names them"
         self.blueprints, self.prices = tuple(config.slots.blueprints), np.array(prices or config.reward.rent_weights)
         self.plans = few_plans(self.blueprints, len(self.experiment.slot_ids))
-        self.networks = Networks(self.experiment, found, HEIGHT)
+        self.networks = trainer(self.experiment, found, height)
 
     def hosts(self, split: str, count: int) -> tuple[Instance, ...]:
         """Return the first hosts of a split."""
@@ -144,34 +153,89 @@ class Study:
         return probes.reshape(len(hosts), len(self.experiment.slot_ids), -1)
 
 
-def rivals(study: Study, hosts: Sequence[Instance], episodes: int) -> tuple[dict[str, Array], float, str]:
-    """Return what each rival and the best plans earn on each host at each price, ``[N, R]``, how much a gain varies
-    from training to training, as a standard deviation, and a table of what trials tell.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measurements of some hosts.
+
+    Attributes:
+        hosts: N.
+        world, trials: returns of every plan, see :meth:`Study.landscape`.
+        known: networks of training hosts, for bandits.
+        guess: gains that the bandit ``mlp`` predicts, ``[N, P]``.
+        noise: variance of a gain from training to training.
     """
-    (world, trials), known = study.landscape(hosts), study.episodes(episodes)
-    noise = float((trials.gains[0] - trials.gains[1]).var() / 2)
-    guess = predicted_gains("mlp", known, world, study.plans, study.blueprints)
-    likely = world.best(shrunk(world.gains, guess, noise / len(RUNS)))
-    found = {
-        "never": np.zeros((len(hosts), len(study.prices))),
+
+    hosts: Sequence[Instance]
+    world: Landscape
+    trials: Trials
+    known: Episodes
+    guess: Array
+    noise: float
+
+    @classmethod
+    def of(cls, study: Study, hosts: Sequence[Instance], episodes: int) -> Measured:
+        """Measure whatever is missing."""
+        (world, trials), known = study.landscape(hosts), study.episodes(episodes)
+        guess = predicted_gains("mlp", known, world, study.plans, study.blueprints)
+        return cls(hosts, world, trials, known, guess, float((trials.gains[0] - trials.gains[1]).var() / 2))
+
+    def facts(self, study: Study, split: str) -> str:
+        """Say how many hosts and networks there are."""
+        joins, count = len({host.family for host in self.hosts}), len(self.hosts)
+        known = len(self.known.plans) + count * 5 // 6 * len(study.plans) * len(RUNS)
+        return (
+            f"{count} {split.replace('_', '-')} hosts of {joins} joins, {len(study.plans)} plans, each network trained "
+            f"twice; bandits learned from {len(self.known.plans)} random networks of training hosts and those of the "
+            f"other folds, {known * study.experiment.config.env.num_epochs:,} epochs of a host. Another training of "
+            f"the same network moves its gain by {self.noise**0.5:.1f} points (standard deviation)."
+        )
+
+
+def without_looking(measured: Measured) -> dict[str, Array]:
+    """Return what rivals earn that see at most the price, ``[N, R]``."""
+    world = measured.world
+    return {
+        "never": np.zeros((len(measured.hosts), len(world.prices))),
         "one plan for all": fixed_plan(world),
         "one plan for each price": plan_per_price(world),
     }
-    own, others = study.curves(hosts), study.curves(study.hosts("train", study.experiment.config.instances.num_train))
+
+
+def looking(study: Study, measured: Measured) -> dict[str, Array]:
+    """Return what rivals earn that see a part of the probes, and the host's first epochs, ``[N, R]``."""
+    world, known = measured.world, measured.known
+    own = study.curves(measured.hosts)
+    others = study.curves(study.hosts("train", study.experiment.config.instances.num_train))
+    found = {}
     for name, first, marks in VIEWS:
         views = (
             replace(world, probes=seen(world.probes[..., first:], own[:, :marks])),
             replace(known, probes=seen(known.probes[..., first:], others[known.hosts, :marks])),
         )
         found |= {rival + name: earned for rival, earned in readers(study, *views).items()}
-    order = (-replace(world, gains=guess).returns).argsort(2)
+    return found
+
+
+def searching(measured: Measured) -> dict[str, Array]:
+    """Return what searches earn on each host, ``[N, R]``."""
+    world, trials, found = measured.world, measured.trials, {}
+    order = (-replace(world, gains=measured.guess).returns).argsort(2)
     for name, count, epochs in SEARCHES:
         numbers = [MARKS.index(epoch) for epoch in epochs]
         found[name] = tried(world, trials, order[..., :count], numbers)
         found[f"{name}, if trials cost nothing"] = tried(world, trials, order[..., :count], numbers, whole=True)
-    found[CEILING] = world.of(likely) - np.take_along_axis(world.gains, likely, axis=1) + study.again(hosts, likely)
-    found["best plan of each host, as measured"] = world.returns.max(2)
-    return found, noise**0.5, trial_table(trials, guess, own)
+    return found
+
+
+def ceilings(study: Study, measured: Measured) -> dict[str, Array]:
+    """Return what the best plans of each host earn, ``[N, R]``: the likely best trained again, and as measured."""
+    world = measured.world
+    likely = world.best(shrunk(world.gains, measured.guess, measured.noise / len(RUNS)))
+    trained_again = study.again(measured.hosts, likely)
+    return {
+        CEILING: world.of(likely) - np.take_along_axis(world.gains, likely, axis=1) + trained_again,
+        "best plan of each host, as measured": world.returns.max(2),
+    }
 
 
 def trial_table(trials: Trials, guess: Array, curves: Array) -> str:
@@ -225,20 +289,18 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     study = Study(FOUND, options.prices)
-    hosts = study.hosts(options.split, options.hosts)
-    found, noise, trials = rivals(study, hosts, options.episodes)
+    measured = Measured.of(study, study.hosts(options.split, options.hosts), options.episodes)
+    found = without_looking(measured) | looking(study, measured) | searching(measured) | ceilings(study, measured)
+    parts = {
+        "rivals": table(found, study.prices),
+        "trials": trial_table(measured.trials, measured.guess, study.curves(measured.hosts)),
+        "facts": measured.facts(study, options.split),
+    }
     page = HERE / "README.md"
-    text = between_markers(page.read_text(), "rivals", table(found, study.prices))
-    text = between_markers(text, "trials", trials)
-    known = options.episodes + len(hosts) * 5 // 6 * len(study.plans) * len(RUNS)
-    joins = len({host.family for host in hosts})
-    facts = (
-        f"{len(hosts)} {options.split.replace('_', '-')} hosts of {joins} joins, {len(study.plans)} plans, each "
-        f"network trained twice; bandits learned from {options.episodes} random networks of training hosts and those "
-        f"of the other folds, {known * study.experiment.config.env.num_epochs:,} epochs of a host. "
-        f"Another training of the same network moves its gain by {noise:.1f} points (standard deviation)."
-    )
-    page.write_text(between_markers(text, "facts", facts))
+    text = page.read_text()
+    for name, content in parts.items():
+        text = between_markers(text, name, content)
+    page.write_text(text)
 
 
 if __name__ == "__main__":

@@ -6,28 +6,23 @@ Missing runs, searches and evaluations are made in ``outputs/digits_mixed``; the
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import esper
 from esper.config import compose
-from esper.evaluation.play import RUN_SEED, play
-from esper.experiment.build import Experiment, build_experiment
 from esper.runtime.devices import keep_freed_memory
-from esper.runtime.files import write_atomic
 from esper.runtime.rng import generator
-from esper.runtime.terminal import say, secure
+from esper.runtime.terminal import secure
 from esper.telemetry.statistics import crossed_bootstrap
 from experiments.digits_mixed.bandit import KNOWN
-from experiments.growing import Study, evaluate, table, train_and_tune
+from experiments.growing import Study, evaluate, options, table, train_and_tune
 from experiments.tables import between_markers, interval
 
 PLUGIN = "experiments.digits_mixed.bandit"
@@ -45,34 +40,8 @@ STUDY = Study(
     beside=(),
 )
 
-
-def experiment(words: Sequence[str], num_hosts: int) -> Experiment:
-    """Build an experiment with so many held-out hosts."""
-    sizes = (f"instances.num_held_out={num_hosts}", f"evaluation.num_hosts={num_hosts}")
-    return build_experiment(compose(*words, *sizes))
-
-
-def on_training_hosts(runs: Sequence[Path]) -> dict[str, Any]:
-    """Let every learned controller play the hosts that it was trained on, greedily; return values for JSON."""
-    one = experiment(HOSTS, num_hosts=1)
-    hosts = one.config.instances.num_train
-    pool, twins = one.pool("train", hosts), one.twins(hosts, lambda done, total: None)
-    found: dict[str, Any] = {"learned": []}
-    for run in runs:
-        env = one.env(range(hosts), pool, twins, run_seed=RUN_SEED, measure_test=True)
-        episodes = play(esper.load_controller(run, hosts), env, lambda done, total: None).episodes
-        found["learned"].append([episode.episode_return for episode in episodes])
-        found["prices"] = [f"price {episode.instance.rent_weight}" for episode in episodes]
-        say(f"{run.name}, training hosts: {sum(found['learned'][-1]) / hosts:+.1f}")
-    return found
-
-
-def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a JSON file holds, made first if it is missing."""
-    if not path.exists():
-        write_atomic(path, json.dumps(make(), indent=1) + "\n")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+ON_TRAINING_HOSTS = ("bandit", "schedule_best", "probe_rule")
+"""Rivals that play the hosts of training, too; the last two have a few choices to fit to them."""
 
 
 def mean_return(returns: Sequence[float], strata: Sequence[str]) -> str:
@@ -93,55 +62,58 @@ def prices(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def by_seed(folder: Path, training: dict[str, Any]) -> str:
-    """Format the returns of every run: on training hosts, on held-out hosts, and there by price."""
+def of_run(folder: Path, controller: str, run: int) -> list[dict[str, str]]:
+    """Return the rows of an evaluation's hosts for a controller of one run seed."""
     with (folder / "hosts.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["controller"] == "learned"]
-    rents = sorted({float(row["rent_weight"]) for row in rows})
-    heads = ("run seed", "training hosts", "held-out hosts", *(f"rent {rent:g}" for rent in rents))
+        return [row for row in csv.DictReader(file) if (row["controller"], int(row["run"])) == (controller, run)]
+
+
+def earned(rows: Sequence[dict[str, str]]) -> str:
+    """Format the mean return on some hosts of one run, with its interval over hosts."""
+    return mean_return([float(row["episode_return"]) for row in rows], [row["rent_weight"] for row in rows])
+
+
+def by_seed(held_out: Path, training: Path, runs: int) -> str:
+    """Format the returns of every run, and of rivals: on training hosts, on held-out hosts, and there by price."""
+    rents = sorted({float(row["rent_weight"]) for row in of_run(held_out, "learned", 0)})
+    heads = ("controller", "training hosts", "held-out hosts", *(f"rent {rent:g}" for rent in rents))
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for number, trained_on in enumerate(training["learned"]):
-        own = [row for row in rows if int(row["run"]) == number]
-        cells = [mean_return(trained_on, training["prices"])]
-        for rent in (None, *rents):
-            part = [row for row in own if rent in (None, float(row["rent_weight"]))]
-            returns = [float(row["episode_return"]) for row in part]
-            cells.append(mean_return(returns, [row["rent_weight"] for row in part]))
-        lines.append(f"| {number} | {' | '.join(cells)} |")
+    rows = [(f"learned, run seed {run}", "learned", run) for run in range(runs)]
+    for name, controller, run in (*rows, *((rival, rival, 0) for rival in ON_TRAINING_HOSTS)):
+        own = of_run(held_out, controller, run)
+        parts = [[row for row in own if float(row["rent_weight"]) == rent] for rent in rents]
+        cells = [earned(part) for part in (of_run(training, controller, run), own, *parts)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Make what is missing, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=STUDY.seeds, help="run seeds, from 0")
-    parser.add_argument("--at-once", type=int, default=2, help="runs and searches beside each other, each on one core")
-    parser.add_argument("--devices", default="[cpu,cpu]", help="of the evaluation")
-    parser.add_argument("--hosts", type=int, default=128, help="held-out hosts")
-    parser.add_argument("--tuning-epochs", type=int, help="epochs of each search (default: as many as training took)")
-    options = parser.parse_args()
+    asked = options(STUDY, hosts=128)
     torch.set_num_threads(1)
     keep_freed_memory()
     if not KNOWN.exists():
         subprocess.run([sys.executable, "-m", PLUGIN], check=True)
-    jobs = [STUDY.job(seed) for seed in range(options.seeds)]
-    tunings = train_and_tune(STUDY, jobs, options.hosts, options.tuning_epochs, options.at_once)
+    jobs = [STUDY.job(seed) for seed in range(asked.seeds)]
+    tunings = train_and_tune(STUDY, jobs, asked.hosts, asked.tuning_epochs, asked.at_once)
     runs = [job.folder for job in jobs]
-    folder = evaluate(
-        STUDY.runs / f"evaluation-{options.seeds}-seeds-{options.hosts}-hosts-{options.tuning_epochs or 'as-training'}",
-        runs,
-        f"controllers=[{','.join(STUDY.rivals)}]",
-        f"tuning=[{','.join(map(str, tunings))}]",
-        f"num_hosts={options.hosts}",
-        f"devices={options.devices}",
-        "sampled=false",
+    label = f"evaluation-{asked.seeds}-seeds-{asked.hosts}-hosts-{asked.tuning_epochs or 'as-training'}"
+    words = (f"tuning=[{','.join(map(str, tunings))}]", f"devices={asked.devices}", "sampled=false")
+    held_out = evaluate(
+        STUDY.runs / label, runs, f"controllers=[{','.join(STUDY.rivals)}]", f"num_hosts={asked.hosts}", *words
     )
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    training = kept(folder / "training.json", lambda: on_training_hosts(runs))
+    training = evaluate(
+        STUDY.runs / f"{label}-of-training",
+        runs,
+        f"controllers=[learned,{','.join(ON_TRAINING_HOSTS)}]",
+        *("split=train", f"num_hosts={compose(*HOSTS).instances.num_train}"),
+        *words,
+    )
+    result = json.loads((held_out / "result.json").read_text(encoding="utf-8"))
     parts = {
         "controllers": table(result),
         "prices": prices(result),
-        "seeds": by_seed(folder, training),
+        "seeds": by_seed(held_out, training, asked.seeds),
     }
     text = STUDY.page.read_text(encoding="utf-8")
     for name, content in parts.items():

@@ -61,11 +61,14 @@ class Networks:
         height: E, networks trained side by side.
     """
 
+    sections: tuple[str, ...] = ("task", "host", "env")
+    """Sections of the configuration that a network depends on."""
+
     def __init__(self, experiment: Experiment, path: Path, height: int) -> None:
         self._experiment, self._path = experiment, path
         self._population = experiment.population(height)
         plain = without(experiment_sections(to_plain(experiment.config)), NOT_OF_A_NETWORK)
-        sections = {name: plain[name] for name in ("task", "host", "env")}
+        sections = {name: plain[name] for name in self.sections}
         self._world = digest(sections, str(plain["instances"]["alive_channels"]))
         lines = path.read_text().splitlines() if path.exists() else []
         records = [json.loads(line) for line in lines]

@@ -152,6 +152,19 @@ def test_a_tuning_of_another_experiment_is_refused(config: EvaluateConfig, finis
         check(replace(config, tuning=tuning, checkpoint=other))
 
 
+def test_hosts_of_training_are_played_where_they_are_asked_for(config: EvaluateConfig, tmp_path: Path) -> None:
+    config = replace(config, controllers=["never"], split=EvaluationSplit.train, tuning_epochs=None)
+    evaluate(config, tmp_path)
+    trained_on = build_experiment(compose(*WORDS)).pool("train", 7)
+    assert sorted((int(row["instance"]), row["family"]) for row in table(tmp_path)) == [
+        (instance.index, instance.family) for instance in trained_on
+    ]
+    with pytest.raises(ValueError, match=r"num_hosts must be at most 7 \(instances.num_train\), got 8"):
+        check(replace(config, num_hosts=8))
+    with pytest.raises(ValueError, match="leave them out with split=train"):
+        replace(config, families={"intact": 1.0})
+
+
 def test_run_seeds_of_different_experiments_are_not_mixed(runs: list[str], tmp_path: Path) -> None:
     other = checkpoint(tmp_path / "other", "slots.max_seeds=2")
     with pytest.raises(ValueError, match="differ in slots: one evaluation takes run seeds of one configuration"):

@@ -11,6 +11,7 @@ from helpers import small_env, small_experiment
 
 from esper.blueprints import blueprint_ids
 from esper.controllers import Static
+from experiments.digits_mixed.grown import Grown, again
 from experiments.digits_mixed.landscape import CEILING, table
 from experiments.digits_mixed.returns import Networks, Pair
 from experiments.digits_mixed.rivals import (
@@ -59,6 +60,25 @@ def test_a_network_earns_what_the_environment_pays_for_it_and_is_measured_once(t
     other, _ = again.gains([Pair(plan=plan, instance=host, run=1) for host in priced])
     assert again.num_trained == 6
     assert (other != gains).all()
+
+
+def test_a_plan_that_is_grown_is_kept_whole_and_none_leaves_the_host_as_it_is(tmp_path: Path) -> None:
+    words = ("env.num_epochs=12", "env.mapping=matmul", "slots.max_seeds=3", "slots.max_developing=3")
+    experiment = small_experiment(*words)
+    hosts, plan = experiment.pool("held_out", 2).instances, ("conv_small", None, "conv_light")
+    pairs = [Pair(plan=plan, instance=host, run=run) for host in hosts for run in (0, 1)]
+    grown = Grown(experiment, tmp_path / "grown.jsonl", height=4)
+    whole = Networks(experiment, tmp_path / "whole.jsonl", height=4)
+    bare = [replace(pair, plan=(None,) * 3) for pair in pairs]
+    assert [score.share for score in grown.scores(pairs)] == [score.share for score in whole.scores(pairs)]
+    assert [score.points for score in grown.scores(bare)] == pytest.approx(
+        [
+            score.points
+            for score in whole.scores([replace(pair, instance=again(pair.instance, pair.run), run=0) for pair in bare])
+        ]
+    )
+    assert len({score.points for score in grown.scores([*pairs, *bare])}) == 8
+    assert grown.num_trained == 8
 
 
 @pytest.fixture(scope="module")

@@ -1,43 +1,41 @@
-"""The study of controllers that begin as the bandit compares the same hosts, and says so by run seed and price."""
+"""The study of controllers that begin as the bandit says what each run earns on both kinds of hosts, and by price."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-from helpers import SMALL, undone
+from helpers import undone
 
 with undone():  # tests of the registry are about Esper's own
     from experiments.digits_mixed import reproduce
-
-from esper.config import compose
-from esper.training.run import train
-
-FEW = (*SMALL[1:], "task.max_samples=300", "instances.num_train=4", "telemetry.plots=false", "ppo.num_minibatches=1")
 
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_returns_stand_by_run_seed_and_price(tmp_path: Path) -> None:
+def folder(path: Path, rows: Sequence[tuple[str, int, float, float]]) -> Path:
+    """Make the folder of an evaluation with controller, run, price and return of each host."""
+    path.mkdir()
+    lines = ["controller,run,rent_weight,episode_return", *(",".join(map(str, row)) for row in rows)]
+    (path / "hosts.csv").write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_returns_stand_by_run_seed_on_both_kinds_of_hosts_and_by_price(tmp_path: Path) -> None:
     worth = {(0, 8.0): 4.0, (0, 24.0): -2.0, (1, 8.0): 6.0, (1, 24.0): 0.0}
-    rows = [("learned", run, "intact", rent, value) for (run, rent), value in worth.items() for _ in range(2)]
-    rows.append(("never", 0, "intact", 8.0, 0.0))
-    lines = ["controller,run,family,rent_weight,episode_return", *(",".join(map(str, row)) for row in rows)]
-    (tmp_path / "hosts.csv").write_text("\n".join(lines) + "\n")
-    table = reproduce.by_seed(tmp_path, {"learned": [[5.0, 5.0], [7.0, 7.0]], "prices": ["price 8.0"] * 2}).splitlines()
-    assert cells(table[0]) == ["run seed", "training hosts", "held-out hosts", "rent 8", "rent 24"]
-    found = [[cell.split()[0] for cell in cells(line)] for line in table[2:]]
-    assert found == [["0", "+5.0", "+1.0", "+4.0", "-2.0"], ["1", "+7.0", "+3.0", "+6.0", "+0.0"]]
-
-
-@pytest.mark.slow
-def test_learned_controllers_play_the_hosts_of_their_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduce, "HOSTS", words := ("+preset=digits_mixed", "recipe=lean", *FEW))
-    run = tmp_path / "run"
-    short = ("trainer.num_iterations=1", "evaluation.controllers=[never]", "evaluation.num_hosts=2")
-    train(compose(*words, *short), run)
-    training = reproduce.on_training_hosts([run, run])
-    assert [len(returns) for returns in training["learned"]] == [4, 4]
-    assert training["learned"][0] == training["learned"][1]
+    learned = [("learned", run, rent, value) for (run, rent), value in worth.items() for _ in range(2)]
+    rivals = [(name, 0, rent, 1.5) for name in reproduce.ON_TRAINING_HOSTS for rent in (8.0, 8.0, 24.0, 24.0)]
+    held_out = folder(tmp_path / "held_out", [*learned, *rivals, ("never", 0, 8.0, 0.0)])
+    training = folder(
+        tmp_path / "training", [(name, run, rent, 5.0 + run) for name, run, rent, _ in [*learned, *rivals]]
+    )
+    table = reproduce.by_seed(held_out, training, runs=2).splitlines()
+    assert cells(table[0]) == ["controller", "training hosts", "held-out hosts", "rent 8", "rent 24"]
+    found = [[cells(line)[0], *(cell.split()[0] for cell in cells(line)[1:])] for line in table[2:]]
+    assert found == [
+        ["learned, run seed 0", "+5.0", "+1.0", "+4.0", "-2.0"],
+        ["learned, run seed 1", "+6.0", "+3.0", "+6.0", "+0.0"],
+        *([name, "+5.0", "+1.5", "+1.5", "+1.5"] for name in reproduce.ON_TRAINING_HOSTS),
+    ]
