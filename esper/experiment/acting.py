@@ -79,9 +79,15 @@ def trained_policy(
         num_slots: S, if the checkpoint is for any number of slots; ``None`` for the number that it was trained on.
 
     Raises:
-        CheckpointError: it was trained with users' blueprints, and other ones are registered.
+        CheckpointError: it was trained with users' blueprints, and other ones are registered; or by a version of Esper
+            that had fewer of its own.
     """
     its, known = len(record["policy"]["embedding.weight"]) - 1, blueprint_ids()
+    if its < len(BLUEPRINT_IDS):
+        raise CheckpointError(
+            f"it was trained with {its} blueprints, and this Esper has {len(BLUEPRINT_IDS)} of its own: use the Esper "
+            "that wrote it, or train from scratch"
+        )
     if its not in (len(BLUEPRINT_IDS), len(known)):
         raise CheckpointError(
             f"it was trained with {its} blueprints, and {len(known)} are registered ({', '.join(known)}): import what "

@@ -54,3 +54,16 @@ def test_a_controller_trained_with_a_users_blueprint_needs_it(tmp_path: Path) ->
         ValueError, match=r"controller: it was trained with 14 blueprints, and 13 are registered .*noop.*: import"
     ):
         grower(model, torch.optim.SGD(model.parameters(), lr=0.1), path, rules=None)
+
+
+def test_a_controller_of_a_version_with_fewer_blueprints_is_refused_with_what_can_be_done(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    config = Config(slots=SlotsConfig(num_slots=2))
+    policy, normaliser = build_policy(config, 2, num_blueprints=12)
+    save_checkpoint(path, policy=policy, normaliser=normaliser, iteration=1, config=to_plain(config))
+    model = net()
+    with pytest.raises(
+        ValueError,
+        match=r"controller: it was trained with 12 blueprints, and this Esper has 13 of its own: use the Esper",
+    ):
+        grower(model, torch.optim.SGD(model.parameters(), lr=0.1), path, rules=None)
