@@ -84,10 +84,23 @@ def test_first_order_gain_of_a_wide_map_is_close_to_that_of_all_channels(
         pairs.append((x.movedim(-1, 2), gradient.movedim(-1, 2) / 16))
     features, gradients = zip(*pairs, strict=True)
     estimated = slot_probes(features, gradients, ["log_first_order_gain"])
-    monkeypatch.setattr(probes, "SKETCH", 40)
+    monkeypatch.setattr(probes, "WIDE", 40)
     off = estimated - slot_probes(features, gradients, ["log_first_order_gain"])
     assert 0 < off.square().mean().sqrt() < error
     assert off.mean().abs() < error / 2
+
+
+def test_first_order_gain_of_a_smooth_wide_map_is_that_of_all_taps_however_few_channels_are_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.zeros(3, 6, 40, 8, 8)
+    x[:, :, [7, 30]] = torch.rand(3, 1, 2, 1, 1)
+    gradient = torch.zeros(3, 6, 40, 8, 8)
+    gradient[..., 1:-1, 1:-1] = torch.randn(3, 6, 40, 6, 6)  # not where the padding shows
+    estimated = slot_probes([x], [gradient], ["log_first_order_gain"])
+    monkeypatch.setattr(probes, "WIDE", 40)
+    exact = slot_probes([x], [gradient], ["log_first_order_gain"])
+    assert torch.allclose(estimated, exact, atol=1e-5)
 
 
 def test_gradient_norm_of_a_wide_map_is_that_of_all_its_numbers() -> None:
