@@ -64,12 +64,32 @@ def wait_for(what: Callable[[], Any], *needed: subprocess.Popen[str]) -> Any:
     return found
 
 
+@contextmanager
+def together(processes: Sequence[BaseProcess]) -> Iterator[None]:
+    """Start processes of ``multiprocessing``; those that have not ended are killed at the end of the block."""
+    try:
+        for process in processes:
+            process.start()
+        yield
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+
+
 def code_of(process: BaseProcess) -> int | None:
-    """Exit code of a process of ``multiprocessing``, once it has ended; one that hangs is killed."""
+    """Exit code of a started process of ``multiprocessing``, once it has ended; one that hangs is killed."""
     process.join(LIMIT)
     process.kill()
     process.join()
     return process.exitcode
+
+
+def run_to_its_end(process: BaseProcess) -> int | None:
+    """Exit code of a process of ``multiprocessing`` that is started and ended here."""
+    with together([process]):
+        return code_of(process)
 
 
 def hear_interrupts() -> None:

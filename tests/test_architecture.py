@@ -98,9 +98,9 @@ def imported(tree: ast.Module) -> Iterator[str]:
 def named(tree: ast.Module) -> Iterator[str]:
     """Esper's modules, and names in them, that stand in strings, from which they can be imported."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
-            if room(node.value) in MAY_IMPORT:
-                yield node.value.partition(":")[0]
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and DOTTED.fullmatch(text) and room(text) in MAY_IMPORT:
+            yield text.partition(":")[0]
 
 
 def room(name: str) -> str:

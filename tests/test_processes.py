@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from processes import LIMIT, run, started, wait_for
+from processes import LIMIT, run, started, together, wait_for
 
 TESTS = Path(__file__).parent
 
@@ -39,6 +42,18 @@ def test_whatever_a_child_has_started_ends_with_the_block_in_whatever_session_it
     else:
         block()
     wait_for(lambda: not any(map(alive, pids)))
+
+
+def test_processes_that_have_not_ended_are_killed_however_the_block_ends() -> None:
+    processes = [get_context("spawn").Process(target=time.sleep, args=(1000,)) for _ in range(2)]
+
+    def block() -> None:
+        with together(processes):
+            assert not all(process.is_alive() for process in processes)
+
+    with pytest.raises(AssertionError):
+        block()
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL] * 2
 
 
 def test_what_is_awaited_of_a_process_that_has_ended_is_not_awaited_for_long() -> None:
@@ -105,7 +120,12 @@ def short_waits(source: str) -> Iterator[tuple[int, str]]:
 def own_children(source: str) -> Iterator[tuple[int, str]]:
     """Lines that start a child without the help of ``processes``."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in STARTS:
+        starts = set()
+        if isinstance(node, ast.Call):
+            starts = {ast.unparse(node.func)}
+        elif isinstance(node, ast.ImportFrom):
+            starts = {f"{node.module}.{alias.name}" for alias in node.names}
+        if starts & STARTS:
             yield node.lineno, ast.unparse(node)
 
 

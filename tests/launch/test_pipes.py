@@ -44,9 +44,7 @@ def run(command: str, words: list[str], where: str, encoding: str) -> None:
 
 
 def code_of(command: str, words: list[str], where: str, encoding: str = "utf-8") -> int | None:
-    process = context.Process(target=run, args=(command, words, where, encoding))
-    process.start()
-    return processes.code_of(process)
+    return processes.run_to_its_end(context.Process(target=run, args=(command, words, where, encoding)))
 
 
 @pytest.fixture(scope="module")

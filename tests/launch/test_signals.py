@@ -92,9 +92,7 @@ def run(words: list[str], said: str, target: str | None = None, number: int = 0)
 
 
 def code_of(words: list[str], said: Path, target: str | None = None, number: int = 0) -> int | None:
-    process = context.Process(target=run, args=(words, str(said), target, number))
-    process.start()
-    return processes.code_of(process)
+    return processes.run_to_its_end(context.Process(target=run, args=(words, str(said), target, number)))
 
 
 @pytest.mark.slow
@@ -193,8 +191,7 @@ def test_two_interrupts_of_two_ranks_are_an_interrupt(tmp_path: Path) -> None:
     said = tmp_path / "said"
     slow = [*words, "trainer.num_iterations=100000"]
     process = context.Process(target=run, args=(slow, str(said)))
-    process.start()
-    try:
+    with processes.together([process]):
         last = tmp_path / "run" / "checkpoints" / "last.pt"
         processes.wait_for(lambda: last.exists() or not process.is_alive())
         assert process.is_alive(), said.read_text()
@@ -203,8 +200,6 @@ def test_two_interrupts_of_two_ranks_are_an_interrupt(tmp_path: Path) -> None:
         time.sleep(0.001)
         os.kill(process.pid, signal.SIGINT)
         assert processes.code_of(process) == 130, said.read_text()
-    finally:
-        process.kill()
     assert "SIGTERM" not in said.read_text()
     assert "Traceback" not in said.read_text()
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "preempted"

@@ -12,7 +12,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import SMALL
-from processes import code_of
+from processes import code_of, together, wait_for
 from resuming import different_runs
 
 import esper.launch.spawn
@@ -83,26 +83,19 @@ def take_part(text: str, run_dir: Path, rank: int, size: int, rendezvous: str) -
         )  # as esper.launch.rank does
 
 
-def start(run_dir: Path, size: int, **changes: Any) -> list[ForkServerProcess]:
-    """Start or resume a run on some ranks."""
+def ranks_of(run_dir: Path, size: int, **changes: Any) -> list[ForkServerProcess]:
+    """Return the processes, not started yet, of a run that starts or is resumed on some ranks."""
     config = replace(compose(*WORDS), resume="auto", **changes)
     rendezvous = tempfile.mktemp(prefix="rendezvous")
-    processes = [
+    return [
         context.Process(target=take_part, args=(to_yaml(config), run_dir, rank, size, rendezvous))
         for rank in range(size)
     ]
-    for process in processes:
-        process.start()
-    return processes
-
-
-def end(processes: Sequence[ForkServerProcess]) -> list[int | None]:
-    """Exit codes, once all have ended."""
-    return [code_of(process) for process in processes]
 
 
 def finish(run_dir: Path, size: int, **changes: Any) -> None:
-    assert end(start(run_dir, size, **changes)) == [0] * size
+    with together(processes := ranks_of(run_dir, size, **changes)):
+        assert [code_of(process) for process in processes] == [0] * size
     assert RunFolder(run_dir).condition() is RunCondition.FINISHED
 
 
@@ -110,15 +103,15 @@ def interrupt(
     run_dir: Path, size: int, kind: signal.Signals, delay: float, ready: Callable[[Path], bool] | None = None
 ) -> None:
     """Start or resume, and some time later send a signal: SIGTERM to one rank, SIGKILL to all."""
-    processes, ready = start(run_dir, size), ready or running
-    while not ready(run_dir) and all(process.is_alive() for process in processes):
-        time.sleep(0.02)
-    time.sleep(delay)
-    for process in processes if kind is signal.SIGKILL else processes[-1:]:
-        if process.is_alive():
-            assert process.pid is not None
-            os.kill(process.pid, kind)
-    codes = end(processes)
+    is_ready = ready or running
+    with together(processes := ranks_of(run_dir, size)):
+        wait_for(lambda: is_ready(run_dir) or not all(process.is_alive() for process in processes))
+        time.sleep(delay)
+        for process in processes if kind is signal.SIGKILL else processes[-1:]:
+            if process.is_alive():
+                assert process.pid is not None
+                os.kill(process.pid, kind)
+        codes = [code_of(process) for process in processes]
     # Before and after its iterations a run ends at once, and a rank may find the other gone.
     assert set(codes) <= {0, 128 + kind if kind is signal.SIGTERM else -kind, *([1] if size > 1 else [])}, codes
     sound(run_dir)
