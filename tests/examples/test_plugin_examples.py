@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from helpers import SMALL
@@ -36,6 +39,17 @@ WORDS = {
     "logger": ["telemetry.loggers=[csv,best]"],
 }
 """Arguments that name the registration of each example."""
+
+CALLED = {
+    "algorithm": "update",
+    "task": "load",
+    "controller": "build",
+    "reward": "score",
+    "host": "build",
+    "blueprint": "build",
+    "logger": "metrics",
+}
+"""Function of each example that a run calls."""
 
 TINY = (
     *SMALL,
@@ -75,8 +89,28 @@ def test_every_seam_has_a_short_example() -> None:
 def test_what_an_example_registers_takes_part_in_a_run(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = compose(*TINY, f"plugins=[examples.plugins.{name}]", *WORDS[name])
-    train(config, folder)
+    with called_in(FOLDER / f"{name}.py") as called:
+        train(config, folder)
+    assert CALLED[name] in called
     _check(folder, name)
+
+
+@contextmanager
+def called_in(path: Path) -> Iterator[set[str]]:
+    """Note the names of the functions of a file that are called, in any thread."""
+    called: set[str] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename == str(path):
+            called.add(frame.f_code.co_name)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
 
 
 def _check(folder: Path, name: str) -> None:
@@ -85,7 +119,7 @@ def _check(folder: Path, name: str) -> None:
     if name == "controller":
         assert [row["name"] for row in result["controllers"]] == ["never", "one_module"]
     if name == "blueprint":
-        assert {event["blueprint"] for event in events if event.get("blueprint")} <= {"conv_wide"}
+        assert {event["blueprint"] for event in events if event.get("blueprint")} == {"conv_wide"}
     if name == "logger":
         assert float((folder / "best.txt").read_text()) == metrics[-1]["charts/episodic_return"]
         assert (folder / "metrics.csv").read_text().splitlines()[0].startswith("iteration,")
