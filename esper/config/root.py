@@ -23,6 +23,7 @@ from esper.envs.features import MAX_PRICE, NUM_BASE_FEATURES, NUM_SLOT_FEATURES,
 from esper.hosts import check_fault, parse_faults
 from esper.hosts.faults import BLOCK_FAULTS
 from esper.runtime.checks import MAX_SEED, MAX_THREADS, at_least, at_most, distinct, sensible
+from esper.runtime.controller_names import LEARNED
 from esper.runtime.options import Amp, Greedy, WandbMode
 from esper.runtime.placement import parse_devices, shown
 from esper.runtime.terminal import ConsoleMode
@@ -86,7 +87,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         distinct("evaluation.controllers", self.controllers)
         at_least("evaluation.num_hosts", self.num_hosts, 1)
-        if self.save_grown is not SaveGrown.none and "learned" not in self.controllers:
+        if self.save_grown is not SaveGrown.none and LEARNED not in self.controllers:
             raise ValueError(
                 f"evaluation.save_grown={self.save_grown} keeps what 'learned' grows, which evaluation.controllers="
                 f"{self.controllers} does not name"

@@ -89,7 +89,7 @@ def _learned(context: ControllerContext) -> Controller:
         context.policy,
         context.normaliser,
         context.num_envs,
-        generator=generator("controller", "learned", context.seed),
+        generator=generator("controller", LEARNED, context.seed),
         deterministic=context.deterministic,
         greedy=context.greedy,
     )

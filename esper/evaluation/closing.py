@@ -205,5 +205,5 @@ def _lines(
 
 
 def idle_controls(rows: Sequence[ResultRow]) -> list[str]:
-    """List the controls that kept nothing on any host, and so equal never growing."""
+    """List the rivals of the learned controller that kept no module on any host, and so equal never growing."""
     return [row.name for row in rows if row.name not in (LEARNED, SAMPLED, NEVER) and row.num_fossilized == 0]

@@ -37,7 +37,7 @@ def preflight(config: Config) -> None:
     from esper.experiment.imitating import check_expert
     from esper.experiment.transfer import check_source
     from esper.population import PROBE_NAMES
-    from esper.telemetry.loggers import find_logger
+    from esper.telemetry.loggers import check_logger
 
     TASKS.find(config.task.name, "task.name")
     HOSTS.find(config.host.name, "host.name")
@@ -61,7 +61,7 @@ def preflight(config: Config) -> None:
     if config.imitation.controller is not None:
         check_expert(config.imitation.controller)
     for logger in config.telemetry.loggers:
-        find_logger(logger)
+        check_logger(logger)
     for device in dict.fromkeys(devices):
         check_amp(config.amp, device)
     check_mirror(config.wandb)

@@ -18,6 +18,7 @@ from esper.experiment.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from esper.runtime.controller_names import LEARNED
 from esper.runtime.rng import generator
 
 FOLDER = Path(__file__).parents[1] / "controllers" / "shipped"
@@ -78,7 +79,7 @@ def load_controller(
         policy,
         normaliser,
         num_envs,
-        generator=generator("controller", "learned", seed),
+        generator=generator("controller", LEARNED, seed),
         deterministic=deterministic,
         greedy=config.evaluation.greedy,
     )

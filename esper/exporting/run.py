@@ -211,7 +211,7 @@ def check_replay(run: Path, grown: Grown, logged: Mapping[str, Any]) -> None:
     """Refuse a replayed host of which a number differs from the logged one; those that its run did not log are new.
 
     Raises:
-        ValueError: gives both.
+        ValueError: names the number, with its value here and the logged one.
     """
     for name, value in grown.episode.items():
         if name in logged and logged[name] != value:
@@ -237,7 +237,7 @@ def _check_accuracy(experiment: Experiment, host: int, accuracy: float, episode:
     """Refuse a network whose test accuracy is not the logged one; one trained in mixed precision may round otherwise.
 
     Raises:
-        ValueError: gives both.
+        ValueError: names the number, with its value here and the logged one.
     """
     answers = experiment.task.test.targets.numel()
     if experiment.config.amp.dtype is None and abs(accuracy - episode["test_accuracy"]) > ALLOWED / answers:

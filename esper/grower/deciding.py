@@ -26,6 +26,7 @@ from esper.growth import GrowthRules, Incubation
 from esper.growth.actions import FactoredAction
 from esper.growth.layouts import FAMILY_LAYOUTS, layout_of
 from esper.population import PROBE_NAMES
+from esper.runtime.controller_names import LEARNED
 from esper.runtime.rng import generator
 from esper.runtime.user_code import named
 
@@ -211,7 +212,7 @@ def _trained(source: str | Path, num_slots: int, seed: int, rent_weight: float |
             f"controller: {source} was trained for {record['num_slots']} slots, and slots names {num_slots}: name "
             f"{record['num_slots']}"
         )
-    stream = generator("controller", "learned", seed)
+    stream = generator("controller", LEARNED, seed)
     names = config.slots.blueprints
     return Decider(
         name=str(source),

@@ -31,7 +31,7 @@ def digest(model: nn.Module) -> str:
 def header(
     slots: Sequence[str], sites: Sequence[Site], model: str, num_epochs: int, controller: str, policy: str | None
 ) -> State:
-    """Make the header of a state.
+    """Describe what a saved state of a grower fits, so that one of another model or other slots can be refused.
 
     Args:
         slots: paths.

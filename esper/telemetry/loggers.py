@@ -114,7 +114,7 @@ def register_logger(name: str, make: Callable[[LoggedRun], Logger]) -> None:
     LOGGERS.register(name, make)
 
 
-def find_logger(name: str) -> None:
+def check_logger(name: str) -> None:
     """Refuse a name of ``telemetry.loggers`` that is unknown, or whose package is missing.
 
     Raises:
