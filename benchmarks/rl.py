@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.report import BEGIN, END
+from esper.config import compose
 from esper.runtime.devices import keep_freed_memory
 from esper.runtime.files import write_atomic
 from esper.runtime.rng import generator
@@ -33,7 +35,7 @@ COLUMNS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the runs that are missing, then print the table, and update the page if they are all of the full size."""
+    """Make the runs that are missing, then print the table, and update the page if the runs are kept beside it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks rl", description=__doc__)
     parser.add_argument("--presets", nargs="+", choices=PRESETS, default=PRESETS, help="hosts to train on")
     parser.add_argument("--learners", nargs="+", choices=NAMES, default=tuple(NAMES), help="learners to train")
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--iterations", type=int, help="length of a run, in episodes of all hosts (default: the preset's)"
     )
     parser.add_argument("--quick", action="store_true", help="the preset smoke, to see that it runs")
-    parser.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the runs (default {FOLDER})")
+    parser.add_argument("--out", type=Path, help=f"folder of the runs (default {FOLDER}; with --quick none is kept)")
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error(f"--seeds {options.seeds} must be at least 1")
@@ -50,16 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--iterations {options.iterations} must be at least 1")
     torch.set_num_threads(1)
     keep_freed_memory()
-    presets = ("smoke",) if options.quick else options.presets
-    num_hosts = 4 if options.quick else NUM_HOSTS
-    options.out.mkdir(parents=True, exist_ok=True)
-    for preset in presets:
-        for seed in range(options.seeds):
-            for learner in options.learners:  # in turns, so that a slow phase of the machine hits all
-                _run(options.out, preset, learner, seed, num_hosts, options.iterations)
-    lines = table(_finished(options.out))
+    with tempfile.TemporaryDirectory() as nowhere:
+        folder = options.out or (Path(nowhere) if options.quick else FOLDER)
+        folder.mkdir(parents=True, exist_ok=True)
+        num_hosts = 4 if options.quick else NUM_HOSTS
+        for preset in ("smoke",) if options.quick else options.presets:
+            length = compose(f"+preset={preset}").trainer.num_iterations
+            iterations = None if options.iterations == length else options.iterations
+            for seed in range(options.seeds):
+                for learner in options.learners:  # in turns, so that a slow phase of the machine hits all
+                    _run(folder, preset, learner, seed, num_hosts, iterations)
+        lines = table(_finished(folder))
     print("\n".join(lines))
-    if options.out == FOLDER and not options.quick:
+    if folder == FOLDER:
         text = PAGE.read_text(encoding="utf-8")
         head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
         write_atomic(PAGE, "\n".join([f"{head}{BEGIN}", *lines, f"{END}{tail}"]))

@@ -130,6 +130,7 @@ class GrowthEnv(Lifecycle):
         """Current instance of each environment."""
         return self.episodes.instances
 
+    @torch.enable_grad()
     def reset(self, which: Tensor | None = None) -> Observation:
         """Start new episodes.
 
@@ -181,6 +182,7 @@ class GrowthEnv(Lifecycle):
         """Choose the validation samples of the epoch that comes next."""
         self._val = self.loader.val(self.instances, self.history.epoch.tolist())
 
+    @torch.enable_grad()  # hosts learn, also where whoever acts has switched gradients off
     def step(self, actions: Tensor) -> StepResult:
         """Apply one action per environment and train every host one epoch.
 

@@ -44,13 +44,14 @@ class ActionForm(Protocol):
 class Flat:
     """A number per action, ``Discrete(1 + S * (B + 3))`` (:mod:`esper.growth.flat`), with exact masks."""
 
-    def __init__(self, slot_ids: Sequence[str], blueprint_ids: Sequence[str]) -> None:
+    def __init__(self, num_envs: int, slot_ids: Sequence[str], blueprint_ids: Sequence[str]) -> None:
+        self.num_envs = num_envs
         self.actions = flat_actions(slot_ids, blueprint_ids)
         self.space = Discrete(len(self.actions))
         self.num_choices = len(self.actions)
 
     def rows(self, actions: Any) -> Tensor:
-        return self.actions[_checked(actions, np.array(len(self.actions)))]
+        return self.actions[_checked(actions, self.num_envs, np.array(len(self.actions)))]
 
     def masks(self, masks: ActionMasks) -> NDArray[np.bool_]:
         return permitted(masks, self.actions[None]).numpy()
@@ -63,13 +64,14 @@ class Factored:
     combination, and some combinations are illegal.
     """
 
-    def __init__(self, slot_ids: Sequence[str], blueprint_ids: Sequence[str]) -> None:
+    def __init__(self, num_envs: int, slot_ids: Sequence[str], blueprint_ids: Sequence[str]) -> None:
+        self.num_envs = num_envs
         self.sizes = np.array(head_sizes(len(slot_ids), len(blueprint_ids)))
         self.space = MultiDiscrete(self.sizes)
         self.num_choices = int(self.sizes.sum())
 
     def rows(self, actions: Any) -> Tensor:
-        return torch.from_numpy(_checked(actions, self.sizes))
+        return torch.from_numpy(_checked(actions, self.num_envs, self.sizes))
 
     def masks(self, masks: ActionMasks) -> NDArray[np.bool_]:
         heads = [masks.op, masks.slot.any(1), masks.blueprint.any(1)]
@@ -78,14 +80,15 @@ class Factored:
         return torch.cat([legal | ~legal.any(1, keepdim=True) for legal in heads], dim=1).numpy()
 
 
-FORMS: dict[str, Callable[[Sequence[str], Sequence[str]], ActionForm]] = {"flat": Flat, "factored": Factored}
-"""Forms by name, built from slot ids and blueprint ids."""
+FORMS: dict[str, Callable[[int, Sequence[str], Sequence[str]], ActionForm]] = {"flat": Flat, "factored": Factored}
+"""Forms by name, built from E, slot ids and blueprint ids."""
 
 
-def _checked(actions: Any, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _checked(actions: Any, num_envs: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return actions as ``int64 [E]`` or ``[E, 8]``, each below the number of its choices."""
     found = np.asarray(actions)
-    if found.dtype.kind not in "iu" or found.shape[1:] != sizes.shape or ((found < 0) | (found >= sizes)).any():
-        most = " ".join(str(size - 1) for size in np.atleast_1d(sizes))
-        raise ValueError(f"actions must be integers [E{', 8' if sizes.ndim else ''}] from 0 to {most}, got {actions!r}")
+    shape = (num_envs, *sizes.shape)
+    if found.dtype.kind not in "iu" or found.shape != shape or ((found < 0) | (found >= sizes)).any():
+        most = "below " + ", ".join(map(str, np.atleast_1d(sizes)))
+        raise ValueError(f"actions must be integers of shape {list(shape)}, from 0, {most}, got {actions!r}")
     return found.astype(np.int64)

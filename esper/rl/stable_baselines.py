@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from esper.rl.vector_env import GrowthVectorEnv
@@ -30,11 +31,17 @@ class GrowthVecEnv(VecEnv):
     whose ``r`` is the return in points: unscaled, discounted by ``ppo.gamma``.
 
     Args:
-        env: the environment.
+        env: the environment, perhaps in wrappers of gymnasium.
+
+    Raises:
+        TypeError: it is another one.
     """
 
-    def __init__(self, env: GrowthVectorEnv) -> None:
-        self.env, self._began = env, perf_counter()
+    def __init__(self, env: VectorEnv[Any, Any, NDArray[Any]]) -> None:
+        growing = env.unwrapped
+        if not isinstance(growing, GrowthVectorEnv):
+            raise TypeError(f"env must be a GrowthVectorEnv, got {growing!r:.80}")
+        self.env, self._growing, self._began = env, growing, perf_counter()
         self._chosen: NDArray[Any] | None = None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
@@ -63,12 +70,17 @@ class GrowthVecEnv(VecEnv):
         """Call a method of single environments, of which there is only ``action_masks``."""
         if method_name != MASKS:
             raise AttributeError(f"growing hosts have no method {method_name!r}, only {MASKS!r}")
-        masks = self.env.action_masks()
+        masks = self._growing.action_masks()
         return [masks[e] for e in self._get_indices(indices)]
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Return an attribute of the whole environment once for each."""
         return [getattr(self.env, attr_name) for _ in self._get_indices(indices)]
+
+    def set_options(self, options: Any = None) -> None:
+        """Refuse options of resets; none exist."""
+        if options:
+            raise ValueError(f"options={options}: none exist")
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Refuse to change single environments."""

@@ -35,10 +35,12 @@ class GrowthTorchEnv(EnvBase):  # type: ignore[misc]
 
     Raises:
         UsageError: the configuration is refused.
-        ValueError: on a reset, of single hosts whose episode has not ended.
+        ValueError: ``actions`` or ``observations`` are given; on a reset, of single hosts whose episode has not ended.
     """
 
     def __init__(self, num_envs: int = 1, **options: Any) -> None:
+        for name in options.keys() & {"actions", "observations"}:
+            raise ValueError(f"{name}={options[name]!r}: torchrl has flat actions and observations as a dictionary")
         super().__init__(device="cpu", batch_size=[num_envs])
         self.growth = GrowthVectorEnv(num_envs, actions="flat", observations="dict", **options)
         spaces: Any = self.growth.single_observation_space

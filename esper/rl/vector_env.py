@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
@@ -56,9 +57,10 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     Raises:
         UsageError: a preset or key does not exist, or a value is refused, in one line.
-        ValueError: an unknown form or split, or another number of environments among the overrides.
+        ValueError: an unknown form or split, or another preset or number of environments among the overrides.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         num_envs: int = 1,
@@ -72,8 +74,11 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         known("actions", actions, action_forms.FORMS)
         known("observations", observations, observation_forms.FORMS)
         known("split", split, SPLITS)
-        if any(word.lstrip("+").startswith("trainer.num_envs=") for word in overrides):
-            raise ValueError(f"overrides={list(overrides)}: the number of environments is num_envs={num_envs}")
+        if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
+            raise ValueError(f"overrides={overrides!r}: give a list of words, such as ['env.num_epochs=10']")
+        for key, value in (("trainer.num_envs", f"num_envs={num_envs}"), ("preset", f"preset={preset!r}")):
+            if any(word.lstrip("+").startswith(f"{key}=") for word in overrides):
+                raise ValueError(f"overrides={list(overrides)}: {key} is given by {value}")
         keep_freed_memory()
         words = [] if preset is None else [f"+preset={preset}"]
         # Esper's own learner is not used, and may need more environments for its minibatches.
@@ -96,13 +101,15 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         slot_ids = self._experiment.slot_ids
         width = config.observation.num_features
         assert width is not None, "nulls are resolved on loading"
-        self._actions = action_forms.FORMS[actions](slot_ids, blueprint_ids())
+        self._actions = action_forms.FORMS[actions](num_envs, slot_ids, blueprint_ids())
         sizes = (width, len(slot_ids), len(blueprint_ids()), self._actions.num_choices)
         self._observations = observation_forms.FORMS[observations](*sizes)
         self.single_action_space, self.single_observation_space = self._actions.space, self._observations.space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
 
+    @torch.inference_mode(False)  # hosts learn whatever mode the learner acts in
+    @torch.enable_grad()
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start new episodes of all environments. The first reset computes the never-grown twins of all hosts.
 
@@ -130,6 +137,8 @@ class GrowthVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._last = self.growth.reset()
         return self._translated(self._last), {}
 
+    @torch.inference_mode(False)  # hosts learn whatever mode the learner acts in
+    @torch.enable_grad()
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:

@@ -43,7 +43,7 @@ class FlatEnv:
     def __init__(self, env: SimulatedEnv) -> None:
         self.env, self.num_envs = env, env.num_envs
         self._seen = env.reset()
-        self._actions = Flat(env.slot_ids, BLUEPRINT_IDS)
+        self._actions = Flat(env.num_envs, env.slot_ids, BLUEPRINT_IDS)
         self._observations = OneBox(self._seen.features.shape[1], NUM_SLOTS, NUM_BLUEPRINTS, self._actions.num_choices)
         self.single_action_space, self.single_observation_space = self._actions.space, self._observations.space
         self.render_mode = None

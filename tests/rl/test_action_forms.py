@@ -26,7 +26,7 @@ def heads(form: Factored, found: ActionMasks) -> list[list[bool]]:
 
 
 def test_a_head_without_a_legal_choice_takes_any() -> None:
-    op, slot, blueprint, *rest = heads(Factored(SLOTS, BLUEPRINTS), masks())
+    op, slot, blueprint, *rest = heads(Factored(1, SLOTS, BLUEPRINTS), masks())
     assert op == [True, *[False] * (NUM_OPS - 1)]
     assert slot == [True, True]
     assert blueprint == [True, True, False]
@@ -34,13 +34,13 @@ def test_a_head_without_a_legal_choice_takes_any() -> None:
 
 
 def test_a_head_allows_what_some_op_allows() -> None:
-    op, slot, *_ = heads(Factored(SLOTS, BLUEPRINTS), masks((Op.GERMINATE, 1), (Op.CULL, 1)))
+    op, slot, *_ = heads(Factored(1, SLOTS, BLUEPRINTS), masks((Op.GERMINATE, 1), (Op.CULL, 1)))
     assert [Op(number) for number, legal in enumerate(op) if legal] == [Op.WAIT, Op.GERMINATE, Op.CULL]
     assert slot == [False, True]
 
 
 def test_flat_masks_join_op_slot_and_blueprint() -> None:
-    form = Flat(SLOTS, BLUEPRINTS)
+    form = Flat(1, SLOTS, BLUEPRINTS)
     legal = form.masks(masks((Op.GERMINATE, 0), (Op.EXTEND, 1)))[0].nonzero()[0]
     wait, germinate_light, germinate_noop, extend = 0, 2, 1, 1 + 2 * 3 + 2 * 2 + 1
     assert legal.tolist() == [wait, germinate_noop, germinate_light, extend]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from small import NUM_ENVS, NUM_EPOCHS, uniform, vector_env
@@ -47,6 +50,16 @@ def test_it_has_masks_terminal_observations_and_episodes() -> None:
         assert info["episode"]["l"] == NUM_EPOCHS
     with pytest.raises(AttributeError, match="no method 'seed_all', only 'action_masks'"):
         env.env_method("seed_all")
+
+
+def test_it_takes_wrapped_hosts_and_refuses_what_else_is_no_host() -> None:
+    env = GrowthVecEnv(RecordEpisodeStatistics(vector_env()))
+    env.reset()
+    assert np.array_equal(get_action_masks(env), np.stack(env.env_method("action_masks")))
+    with pytest.raises(ValueError, match=r"options=\{'hosts': 3\}: none exist"):
+        env.set_options({"hosts": 3})
+    with pytest.raises(TypeError, match="env must be a GrowthVectorEnv, got SyncVectorEnv"):
+        GrowthVecEnv(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")]))
 
 
 @pytest.mark.slow

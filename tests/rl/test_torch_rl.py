@@ -65,3 +65,23 @@ def test_hosts_in_the_middle_of_an_episode_cannot_be_reset_alone(env: Any) -> No
     begun["_reset"] = torch.tensor([[True], [False], [False]])
     with pytest.raises(ValueError, match="whose episode has not ended cannot be reset alone"):
         env.reset(begun)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torchrl's own
+def test_a_collector_goes_from_one_episode_to_the_next(env: Any) -> None:
+    from torchrl.collectors import Collector
+
+    collector = Collector(
+        env, env.rand_action, frames_per_batch=NUM_ENVS * NUM_STEPS, total_frames=NUM_ENVS * NUM_STEPS
+    )
+    [batch] = list(collector)
+    collector.shutdown()
+    assert batch["next", "done"].sum() == NUM_ENVS * 2
+    assert not batch["next", "illegal"].any()
+
+
+def test_what_torchrl_has_in_one_form_only_is_no_choice() -> None:
+    from esper.rl import GrowthTorchEnv
+
+    with pytest.raises(ValueError, match="actions='factored': torchrl has flat actions"):
+        GrowthTorchEnv(NUM_ENVS, preset="smoke", actions="factored")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 import gymnasium
@@ -162,11 +164,24 @@ def test_illegal_combinations_do_nothing_and_are_counted() -> None:
     assert all(masks[:, low:high].any(1).all() for low, high in pairwise(offsets))
 
 
-@pytest.mark.parametrize("actions", [np.full(NUM_ENVS, 49), np.full(NUM_ENVS, -1), np.zeros(NUM_ENVS), [[0]] * 3])
+@pytest.mark.parametrize(
+    "actions", [np.full(NUM_ENVS, 49), np.full(NUM_ENVS, -1), np.zeros(NUM_ENVS), [[0]] * 3, 0, [0], [0] * 4, []]
+)
 def test_actions_outside_the_space_are_refused(env: GrowthVectorEnv, actions: object) -> None:
     env.reset(seed=0)
-    with pytest.raises(ValueError, match=r"actions must be integers \[E\] from 0 to 48, got"):
+    with pytest.raises(ValueError, match=r"actions must be integers of shape \[3\], from 0, below 49, got"):
         env.step(actions)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_hosts_learn_whatever_mode_the_learner_acts_in(mode: Callable[[], AbstractContextManager[None]]) -> None:
+    actions, found = np.zeros(NUM_ENVS, dtype=int), []
+    for context in (nullcontext, mode):
+        with context():
+            env = vector_env()
+            env.reset(seed=0)
+            found.append([env.step(actions)[0] for _ in range(3)])
+    assert np.array_equal(*found)
 
 
 def test_a_step_before_the_first_reset_is_refused() -> None:
@@ -182,7 +197,9 @@ def test_bad_arguments_are_refused_in_one_line() -> None:
         ({"overrides": ["slots.nmu_slots=2"]}, UsageError, r"unknown key 'slots.nmu_slots' \(did you mean"),
         ({"actions": "fat"}, ValueError, r"actions: unknown 'fat' \(did you mean 'flat'\?\); choose from"),
         ({"observations": "array"}, ValueError, "observations: unknown 'array'; choose from box, dict"),
-        ({"overrides": ["trainer.num_envs=3"]}, ValueError, r"^overrides=\['trainer.num_envs=3'\]: .* is num_envs=2$"),
+        ({"overrides": ["trainer.num_envs=3"]}, ValueError, r"^overrides=\['trainer.num_envs=3'\]: .* by num_envs=2$"),
+        ({"overrides": ["preset=smoke"]}, ValueError, r"^overrides=\['preset=smoke'\]: .* by preset='digits'$"),
+        ({"overrides": "env.num_epochs=6"}, ValueError, r"^overrides='env.num_epochs=6': give a list of words"),
         ({"split": "test"}, ValueError, "split: unknown 'test'; choose from train, held_out, validation"),
     ]
     for options, error, message in cases:
