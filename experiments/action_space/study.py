@@ -7,18 +7,23 @@ Train whatever is missing in ``outputs/surrogate/action_space``, then renew the 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 
+from esper.policy import Normaliser
 from esper.runtime.terminal import secure
 from experiments.surrogate.growth import Instances, oracle_return
 from experiments.surrogate.study import ENV_EPOCHS, NUM_HELD_OUT, SEEDS, Run, load, make, train
 from experiments.tables import between_markers
 
 PAGE = Path(__file__).with_name("README.md")
-GROUP = "action_space"
 LENGTH = ENV_EPOCHS // 2
 MASKABLE = "MaskablePPO, flat"
 
@@ -46,30 +51,73 @@ LEAN = (
     "ppo.entropy_multipliers.blueprint=3.0",
 )
 """Overrides for the recipe ``lean`` of the presets, but for its greedy rule."""
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "the preset": (),
-    MASKABLE: (),
-    "flat's choices": CHOICES,
-    "initial op logits": LOGITS,
-    "choices and logits": (*CHOICES, *LOGITS),
-    "choices, logits, 8 minibatches": (*CHOICES, *LOGITS, "ppo.num_minibatches=8"),
-    "the recipe lean": LEAN,
+NO_MEMORY = "no memory"
+RAW = "observations as they are"
+PASSES = ("ppo.update_epochs=10", "ppo.target_kl=null")
+RATE = ("ppo.lr=3e-4", "ppo.anneal_lr=false")
+NO_BONUS = ("ppo.ent_coef=0.0", "ppo.ent_coef_final=0.0")
+NARROW = (
+    *("policy.encoder_dim=64", "policy.lstm_dim=64", "policy.head_dim=64", "policy.value_dim=64"),
+    "policy.blueprint_head_dims=[64]",
+)
+REFERENCE = "the preset"
+TABLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "action_space": {
+        REFERENCE: (),
+        MASKABLE: (),
+        "flat's choices": CHOICES,
+        "initial op logits": LOGITS,
+        "choices and logits": (*CHOICES, *LOGITS),
+        "choices, logits, 8 minibatches": (*CHOICES, *LOGITS, "ppo.num_minibatches=8"),
+        "the recipe lean": LEAN,
+    },
+    "pieces": {
+        REFERENCE: (),
+        NO_MEMORY: (),
+        "widths of 64": NARROW,
+        "12 minibatches": ("ppo.num_minibatches=12",),
+        "10 passes, no stop": PASSES,
+        "no entropy bonus": NO_BONUS,
+        "learning rate 3e-4": RATE,
+        RAW: (),
+    },
 }
-"""Settings, each with overrides of the preset; the first is the reference."""
+"""Settings by table, each with overrides of the preset; the first is the reference."""
 
 
-def start(name: str, seed: int) -> Run:
+def start(overrides: Sequence[str], name: str, seed: int) -> Run:
     """Train a setting."""
-    if name != MASKABLE:
-        return train(SETTINGS[name], seed, LENGTH)
-    from experiments.action_space.flat import train_maskable  # needs the extra rl
+    if name == MASKABLE:
+        from experiments.action_space.flat import train_maskable  # needs the extra rl
 
-    return train_maskable(seed, LENGTH)
+        return train_maskable(seed, LENGTH)
+    with {NO_MEMORY: no_memory, RAW: raw_observations}.get(name, nullcontext)():
+        return train(overrides, seed, LENGTH)
 
 
-def row(name: str, oracle: float) -> str:
-    """Format a setting as a row of the table."""
-    runs, base = ([load(GROUP, setting, seed) for seed in SEEDS] for setting in (name, next(iter(SETTINGS))))
+@contextmanager
+def no_memory() -> Iterator[None]:
+    """Let every step of an LSTM start from a state of zeros."""
+    whole = nn.LSTM.forward
+
+    def forget(lstm: nn.LSTM, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        output, _ = whole(lstm, x.reshape(-1, 1, x.shape[-1]))
+        return output.reshape(*x.shape[:2], -1), state
+
+    with patch.object(nn.LSTM, "forward", forget):
+        yield
+
+
+@contextmanager
+def raw_observations() -> Iterator[None]:
+    """Let normalisers learn nothing, so that they change nothing."""
+    with patch.object(Normaliser, "merge", lambda normaliser, moments: None):
+        yield
+
+
+def row(group: str, name: str, oracle: float) -> str:
+    """Format a setting as a row of its table."""
+    runs, base = ([load(group, setting, seed) for seed in SEEDS] for setting in (name, REFERENCE))
     cells = [name]
     for kind in ("points", "sampled"):
         for look in (0, 1, 3):
@@ -82,22 +130,33 @@ def row(name: str, oracle: float) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def main() -> None:
-    """Make the runs that are missing, then write the table."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    torch.set_num_threads(1)
-    for seed in SEEDS:
-        for name in SETTINGS:
-            make(GROUP, name, seed, lambda name=name, seed=seed: start(name, seed))  # type: ignore[misc]
-    oracle = oracle_return(Instances.draw(NUM_HELD_OUT, "held_out"))
+def table(group: str, oracle: float) -> str:
+    """Format a table."""
     looks = ("a quarter", "half", "the end")
     heads = [
         "setting",
         *(f"{kind}, {look}" for kind in ("%", "sampled %") for look in looks),
         "%, by seed (* one plan)",
     ]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *(row(name, oracle) for name in SETTINGS)]
-    PAGE.write_text(between_markers(PAGE.read_text(encoding="utf-8"), "table", "\n".join(lines)), encoding="utf-8")
+    rows = [row(group, name, oracle) for name in TABLES[group]]
+    return "\n".join(["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *rows])
+
+
+def main() -> None:
+    """Make the runs that are missing, then write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=tuple(TABLES), help="tables to renew")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for group in options.tables:
+        for seed in SEEDS:
+            for name, words in TABLES[group].items():
+                make(group, name, seed, lambda words=words, name=name, seed=seed: start(words, name, seed))  # type: ignore[misc]
+    oracle = oracle_return(Instances.draw(NUM_HELD_OUT, "held_out"))
+    text = PAGE.read_text(encoding="utf-8")
+    for group in options.tables:
+        text = between_markers(text, group, table(group, oracle))
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
