@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +24,9 @@ from esper.envs.records import EnvView, EpisodeRecord
 from esper.envs.twins import TwinCache
 from esper.experiment.build import Experiment, build_experiment
 from esper.runtime.devices import keep_freed_memory
-from esper.runtime.rng import derive_seed
 from esper.runtime.terminal import secure
 from experiments.digits_arrival.rivals import MODULE, SLOT, grow_where_the_loss_has_risen
+from experiments.hosts import again
 from experiments.tables import between_markers
 
 HERE = Path(__file__).parent
@@ -153,11 +153,6 @@ def table(found: dict[str, Array], tested: dict[str, Array]) -> str:
         above = "" if earned is base else f"{gap.mean():+.1f} ± {error:.1f}"
         lines.append(f"| {name} | {earned.mean():+.1f} | {above} | {tested[name].mean():.1f} |")
     return "\n".join(lines)
-
-
-def again(host: Instance, run: int) -> Instance:
-    """Return the host with another order of the same data; run 0 has the usual one."""
-    return replace(host, order_seed=derive_seed("again", host.order_seed, run)) if run else host
 
 
 def main() -> None:

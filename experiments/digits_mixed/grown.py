@@ -17,11 +17,10 @@ from pathlib import Path
 import torch
 
 from esper.blueprints import blueprint_ids
-from esper.envs.instances import Instance, InstancePool
+from esper.envs.instances import InstancePool
 from esper.evaluation.play import RUN_SEED, play
 from esper.experiment.build import Experiment
 from esper.runtime.devices import keep_freed_memory
-from esper.runtime.rng import derive_seed
 from esper.runtime.terminal import secure
 from experiments.digits_mixed.bandit import NOTHING, PlanController
 from experiments.digits_mixed.landscape import (
@@ -35,6 +34,7 @@ from experiments.digits_mixed.landscape import (
     without_looking,
 )
 from experiments.digits_mixed.returns import Networks, Pair, Score
+from experiments.hosts import again
 from experiments.tables import between_markers
 
 FOUND = Path("outputs/digits_mixed/grown.jsonl")
@@ -60,19 +60,14 @@ class Grown(Networks):
         plans = torch.tensor([[NOTHING if own is None else blueprint_ids().index(own) for own in p.plan] for p in rows])
         grower = PlanController(height, plans.shape[1], lambda view, which: plans[which])
         episodes = play(grower, env, lambda done, total: None).episodes[: len(pairs)]
-        sizes = env.population.num_host_parameters().tolist()
+        sizes = env.population.num_host_parameters()[: len(pairs)].tolist()
         found = []
-        for episode, size in zip(episodes, sizes, strict=False):
+        for episode, size in zip(episodes, sizes, strict=True):
             share, rent = episode.added_parameters / size, episode.instance.rent(env.settings.rent_weight)
             alone = float(self._twins[episode.instance].points[-1])
             points, test = alone + episode.episode_return + rent * share, 100 * (episode.test_accuracy or 0.0)
             found.append(Score(points=points, early=(), test=test, share=share))
         return found
-
-
-def again(host: Instance, run: int) -> Instance:
-    """Return the host with another order of the same data; run 0 has the usual one."""
-    return replace(host, order_seed=derive_seed("again", host.order_seed, run)) if run else host
 
 
 def main() -> None:

@@ -18,8 +18,9 @@ from esper.growth import Stage
 with undone():  # tests of the registry are about Esper's own
     from experiments.digits_arrival import rivals as study
     from experiments.digits_arrival import timing
-    from experiments.digits_arrival.landscape import CEILING, Plan, Timed, again, plans, rivals, table
+    from experiments.digits_arrival.landscape import CEILING, Plan, Timed, plans, rivals, table
     from experiments.digits_arrival.rivals import SLOT
+    from experiments.hosts import again
 
 
 def test_a_plan_germinates_in_its_epoch_and_a_rule_once_after_the_loss_has_risen() -> None:

@@ -11,7 +11,7 @@ from helpers import small_env, small_experiment
 
 from esper.blueprints import blueprint_ids
 from esper.controllers import Static
-from experiments.digits_mixed.grown import Grown, again
+from experiments.digits_mixed.grown import Grown
 from experiments.digits_mixed.landscape import CEILING, table
 from experiments.digits_mixed.returns import Networks, Pair
 from experiments.digits_mixed.rivals import (
@@ -31,6 +31,7 @@ from experiments.digits_mixed.rivals import (
     told,
     tried,
 )
+from experiments.hosts import again
 
 KINDS = ("conv_small", "conv_light")
 PLANS = all_plans(KINDS, 3)
