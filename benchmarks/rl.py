@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     _run(folder, preset, learner, seed, num_hosts, iterations)
         lines = table(_finished(folder))
     print("\n".join(lines))
-    if folder == FOLDER:
+    if folder == FOLDER and not options.quick:
         text = PAGE.read_text(encoding="utf-8")
         head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
         write_atomic(PAGE, "\n".join([f"{head}{BEGIN}", *lines, f"{END}{tail}"]))

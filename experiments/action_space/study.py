@@ -1,7 +1,7 @@
 """Turn Esper's learner into MaskablePPO piece by piece: ``python -m experiments.action_space.study``, from the root of
 the repository.
 
-Train whatever is missing in ``outputs/surrogate/action_space``, then renew the table of README.md.
+Train whatever is missing in ``outputs/surrogate/action_space``, then renew the tables of README.md.
 """
 
 from __future__ import annotations
